@@ -1,0 +1,239 @@
+"""The score head: coefficients made from a context, and a score in closed form.
+
+For a scalar x with noise σ, in units of the standardised data (σ_data = 1), let v = 1 + σ² and
+u = x/√v. The head is a sum of K tanh steps inside the preconditioning of Karras et al. (2022):
+
+    F(u) = m − q·u + Σ_k a_k tanh(w_k (u − b_k)),          (m, q, a, w, b) = f(context, σ)
+    s(x) = −x/v + F(u)/(σ√v)
+    E(x) = −x²/2v + (1/σ) [m u − q u²/2 + Σ_k (a_k/w_k) log cosh(w_k (u − b_k))]
+
+so that the score, its derivative and the energy E are closed forms, and another point x costs K
+tanh's. Two properties hold for every value of the parameters:
+
+- E → −∞ at least as fast as −x²/2v, since F is bounded but for −q·u with q ≥ 0: both conditions of
+  Definition 1 hold, and each conditional can be normalised.
+- The negative slopes of F add up to at most κ/σ, so that s' ≥ −κ/σ²; hence peaks are no narrower
+  than σ/√κ, and the probability flow in steps of Heun is increasing (see `flow`). For any real
+  density smoothed by σ, s' ≥ −1/σ²: the limit leaves room for steps that lie apart.
+"""
+
+import math
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+from jaxtyping import Float
+from torch import Tensor, nn
+
+from arcsm.conditional.protocol import Conditional, Family
+from arcsm.errors import InputError
+
+__all__ = ["Conditional", "Family", "HeadFamily", "TanhSum", "TanhSumHead"]
+
+# κ, the limit on negative slopes of the denoiser. 1 would forbid steps that overlap; the flow
+# needs steps in σ of at most 1/(1 + κ), so that a large one is paid for in sampling.
+SLOPE_LIMIT = 4.0
+
+# Every coefficient stays below this, softly. Standardised data needs a tenth of it; the limit keeps
+# the range over which a conditional has to be normalised in proportion.
+COEFFICIENT_LIMIT = 32.0
+
+_SIGMA_FREQUENCIES = (0.25, 0.5, 1.0, 2.0)
+
+
+@dataclass(frozen=True)
+class TanhSum:
+    """Conditionals at one noise level each: the coefficients of the tanh sums.
+
+    `sigma`, `offset` (m) and `pull` (q) have the batch shape, `height` (a), `slope` (w > 0) and
+    `centre` (b) one more axis of K steps.
+    """
+
+    sigma: Float[Tensor, "*batch"]
+    offset: Float[Tensor, "*batch"]
+    pull: Float[Tensor, "*batch"]
+    height: Float[Tensor, "*batch steps"]
+    slope: Float[Tensor, "*batch steps"]
+    centre: Float[Tensor, "*batch steps"]
+
+    def jet(
+        self, x: Float[Tensor, "*batch points"]
+    ) -> tuple[Float[Tensor, "*batch points"], Float[Tensor, "*batch points"]]:
+        """Return s and s' in one pass."""
+        sigma, root, u = self._scaled(x)
+        height, slope = self.height[..., None, :], self.slope[..., None, :]
+        step = torch.tanh(slope * (u[..., None] - self.centre[..., None, :]))
+        pull = self.pull[..., None]
+        value = self.offset[..., None] - pull * u + (height * step).sum(-1)
+        derivative = (height * slope * (1 - step * step)).sum(-1) - pull
+        score = (value / sigma - u) / root
+        return score, (derivative / sigma - 1) / root.square()
+
+    def energy(self, x: Float[Tensor, "*batch points"]) -> Float[Tensor, "*batch points"]:
+        """Return E, the integral of s from 0 up to a constant."""
+        sigma, _, u = self._scaled(x)
+        ratio = (self.height / self.slope)[..., None, :]
+        steps = (ratio * self._log_cosh(u)).sum(-1)
+        return self._smooth_part(u, sigma) + steps / sigma
+
+    def bounds(self) -> tuple[Float[Tensor, "*batch"], Float[Tensor, "*batch"]]:
+        """Return ends outside which s points inwards at least as in a normal density, 8.5 of its σ.
+
+        s = 0 needs x (σ + q)/√v = m + Σ a tanh, which lies within m ± Σ|a|.
+        """
+        variance = 1 + self.sigma.square()
+        reach = variance.sqrt() / (self.sigma + self.pull)
+        height = self.height.abs().sum(-1)
+        tail = 8.5 * (variance * self.sigma / (self.sigma + self.pull)).sqrt()
+        return reach * (self.offset - height) - tail, reach * (self.offset + height) + tail
+
+    def ceiling(self, x: Float[Tensor, "*batch points"]) -> Float[Tensor, "*batch intervals"]:
+        """Bound E between neighbouring points.
+
+        E is a parabola, plus steps up, which are convex and lie below their chord, plus steps down,
+        which are concave and lie below their tangents. Parabola plus chord plus the tangent at
+        either end is a parabola, whose top is known; the lower of the two tops counts.
+        """
+        sigma, root, u = self._scaled(x)
+        rising, falling = self.height.clamp(min=0), self.height.clamp(max=0)
+        log_cosh = self._log_cosh(u)
+        convex = ((rising / self.slope)[..., None, :] * log_cosh).sum(-1) / sigma
+        concave = ((falling / self.slope)[..., None, :] * log_cosh).sum(-1) / sigma
+        energy = convex + concave + self._smooth_part(u, sigma)
+        step = torch.tanh(self.slope[..., None, :] * (u[..., None] - self.centre[..., None, :]))
+        value = self.offset[..., None] - self.pull[..., None] * u
+        value = value + (falling[..., None, :] * step).sum(-1)
+        tangent = (value / sigma - u) / root  # of all but the steps up
+        bend = (1 + self.pull[..., None] / sigma) / root.square()
+        width = x.diff()
+        chord = convex.diff() / width.clamp(min=torch.finfo(x.dtype).tiny)
+
+        def top(energy_at_end: Tensor, slope_inwards: Tensor) -> Tensor:
+            inwards = torch.minimum((slope_inwards / bend).clamp(min=0), width)
+            return energy_at_end + inwards * (slope_inwards - bend * inwards / 2)
+
+        return torch.minimum(
+            top(energy[..., :-1], tangent[..., :-1] + chord),
+            top(energy[..., 1:], -tangent[..., 1:] - chord),
+        )
+
+    def double(self) -> "TanhSum":
+        """Return the same coefficients in float64."""
+        return TanhSum(*(value.double() for value in vars(self).values()))
+
+    def _scaled(self, x: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        sigma = self.sigma[..., None]
+        root = (1 + sigma * sigma).sqrt()
+        return sigma, root, x / root
+
+    def _log_cosh(self, u: Tensor) -> Tensor:
+        z = (self.slope[..., None, :] * (u[..., None] - self.centre[..., None, :])).abs()
+        return z + torch.log1p(torch.exp(-2 * z)) - math.log(2)
+
+    def _smooth_part(self, u: Tensor, sigma: Tensor) -> Tensor:
+        square = u * u / 2
+        return (self.offset[..., None] * u - self.pull[..., None] * square) / sigma - square
+
+
+class TanhSumHead(nn.Module):
+    """The shared head: a context and a noise level become the coefficients of a tanh sum.
+
+    The context enters through one linear map that does not depend on σ (`project`), so that many
+    noise levels share it. The network that follows is `depth` layers of `hidden` units.
+    """
+
+    sharpness: Float[Tensor, "steps"]
+
+    def __init__(self, context_width: int, *, steps: int = 16, hidden: int = 32, depth: int = 1):
+        super().__init__()
+        if min(context_width, steps, hidden, depth) < 1:
+            raise InputError(
+                "expected positive context_width, steps, hidden and depth, got"
+                f" {context_width}, {steps}, {hidden}, {depth}; correct these"
+            )
+        self.context_width, self.steps, self.hidden, self.depth = (
+            context_width,
+            steps,
+            hidden,
+            depth,
+        )
+        self.context = nn.Linear(context_width, hidden)
+        self.noise = nn.Linear(2 * len(_SIGMA_FREQUENCIES), hidden, bias=False)
+        self.layers = nn.ModuleList(nn.Linear(hidden, hidden) for _ in range(depth - 1))
+        self.output = nn.Linear(hidden, 3 * steps + 2)
+        # Each step has a sharpness of its own, from broad ones (0) to such as σ wide (1): features
+        # of a density smoothed by σ come in all widths between.
+        sharpness = torch.linspace(0, 1, steps) if steps > 1 else torch.full((1,), 0.5)
+        interleaved = torch.cat([sharpness[0::2], sharpness[1::2]])
+        self.register_buffer("sharpness", interleaved, persistent=False)
+        with torch.no_grad():
+            self.output.weight.mul_(0.5)
+            start = torch.zeros(3, steps)
+            start[0] = 0.05 * (1 - 2 * (torch.arange(steps) % 2))  # heights of both signs
+            start[1] = 1.0
+            start[2] = torch.linspace(-2, 2, steps)
+            self.output.bias.copy_(torch.cat([start.flatten(), torch.zeros(2)]))
+
+    @property
+    def config(self) -> dict[str, Any]:
+        """The constructor's arguments."""
+        return {
+            "context_width": self.context_width,
+            "steps": self.steps,
+            "hidden": self.hidden,
+            "depth": self.depth,
+        }
+
+    def project(self, context: Float[Tensor, "*batch width"]) -> Float[Tensor, "*batch hidden"]:
+        """Return the part of the first layer that does not depend on σ."""
+        return self.context(context)
+
+    def forward(
+        self, projected: Float[Tensor, "*batch hidden"], sigma: Float[Tensor, "*batch"]
+    ) -> TanhSum:
+        """Return the conditionals of projected contexts at noise levels `sigma`."""
+        log_sigma = sigma.log()[..., None]
+        angles = torch.cat([log_sigma * f for f in _SIGMA_FREQUENCIES], -1)
+        h = F.silu(projected + self.noise(torch.cat([angles.sin(), angles.cos()], -1)))
+        for layer in self.layers:
+            h = F.silu(layer(h))
+        raw = self.output(h)
+        raw = raw / (1 + raw.abs() / COEFFICIENT_LIMIT)
+        height, slope, centre, rest = raw.split([self.steps] * 3 + [2], -1)
+        inverse = 1 / sigma
+        # Added to the softplus: a step of slope 0 would divide 0 by 0 in the energy.
+        slope = (F.softplus(slope) + 1e-4) * torch.exp(
+            torch.log1p(inverse)[..., None] * self.sharpness
+        )
+        pull = F.softplus(rest[..., 1] - 2)
+        # Soft limits: pull ≤ 1/σ, and all negative slopes together ≤ κ/σ.
+        falling = pull + (F.relu(-height) * slope).sum(-1)
+        share = 1 / (1 + falling * sigma / SLOPE_LIMIT)
+        height = torch.where(height < 0, height * share[..., None], height)
+        pull = pull * torch.minimum(share, 1 / (1 + pull * sigma))
+        return TanhSum(sigma, rest[..., 0], pull, height, slope, centre)
+
+    def family(self, context: Float[Tensor, "*batch width"]) -> "HeadFamily":
+        """Return the conditionals of `context` over all noise levels."""
+        return HeadFamily(self, self.project(context))
+
+
+@dataclass(frozen=True)
+class HeadFamily:
+    """The conditionals that a head makes from projected contexts, over all noise levels."""
+
+    head: TanhSumHead
+    projected: Float[Tensor, "*batch hidden"]
+
+    def at(self, sigma: float) -> TanhSum:
+        """Return the conditionals at one noise level, the same for the whole batch."""
+        return self.head(
+            self.projected,
+            torch.full(
+                self.projected.shape[:-1],
+                sigma,
+                dtype=self.projected.dtype,
+                device=self.projected.device,
+            ),
+        )

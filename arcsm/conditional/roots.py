@@ -1,0 +1,42 @@
+"""Roots of increasing functions, for a whole batch at once."""
+
+from collections.abc import Callable
+
+import torch
+from jaxtyping import Float
+from torch import Tensor
+
+
+def solve_increasing(
+    function: Callable[[Tensor], tuple[Tensor, Tensor]],
+    target: Float[Tensor, "*shape"],
+    low: Float[Tensor, "*shape"],
+    high: Float[Tensor, "*shape"],
+    guess: Float[Tensor, "*shape"],
+    *,
+    iterations: int = 60,
+) -> tuple[Float[Tensor, "*shape"], Float[Tensor, "*shape"]]:
+    """Solve function(t) = target for t in [low, high]; `function` returns values and slopes.
+
+    Newton's method inside a bracket that shrinks: a step that would leave the bracket becomes a
+    bisection, so that the root is found whatever the shape of the increasing function. Returns
+    the roots and the slopes there.
+    """
+    low, high = low.clone(), high.clone()
+    t = torch.minimum(torch.maximum(guess, low), high)
+    value, slope = function(t)
+    epsilon = 4 * torch.finfo(t.dtype).eps
+    for iteration in range(iterations):
+        below = value < target
+        low, high = torch.where(below, t, low), torch.where(below, high, t)
+        newton = t + (target - value) / slope
+        # Every fourth step bisects: Newton may creep along one side of a long flat stretch.
+        inside = (newton >= low) & (newton <= high) & (iteration % 4 != 3)
+        step = torch.where(inside, newton, (low + high) / 2)
+        moved = (step - t).abs()
+        t = step
+        value, slope = function(t)
+        settled = (moved <= epsilon * (1 + t.abs())) | (value == target)
+        if bool(settled.all()):
+            break
+    return t, slope

@@ -1,0 +1,7 @@
+"""Context networks: output d is a vector that sees only the scalars before d in the order."""
+
+from arcsm.context.made import MADE
+from arcsm.context.order import resolve_order
+from arcsm.context.protocol import ContextCursor, ContextNetwork
+
+__all__ = ["MADE", "ContextCursor", "ContextNetwork", "resolve_order"]

@@ -1,0 +1,237 @@
+"""MADE with residual blocks (Germain et al., 2015) as a context network.
+
+A hidden unit of degree m sees the first m scalars of the order. Units are sorted by degree, so
+that those of one degree lie side by side: the masks are staircases, and a cursor computes each
+unit once, when the last scalar it sees becomes known.
+"""
+
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+from jaxtyping import Bool, Float, Int
+from torch import Tensor, nn
+
+from arcsm.context.order import resolve_order
+from arcsm.context.protocol import ContextCursor, ContextNetwork
+from arcsm.errors import InputError
+
+
+class MaskedLinear(nn.Linear):
+    """A linear layer in which output i sees input j only where degree_out[i] ≥ degree_in[j]."""
+
+    mask: Bool[Tensor, "outputs inputs"]
+
+    def __init__(self, degree_in: Int[Tensor, "inputs"], degree_out: Int[Tensor, "outputs"]):
+        super().__init__(len(degree_in), len(degree_out))
+        self.register_buffer("mask", degree_out[:, None] >= degree_in[None, :], persistent=False)
+        # The usual bound 1/√fan-in, with the fan-in that the mask leaves to each unit.
+        bound = self.mask.sum(1, keepdim=True).clamp(min=1).rsqrt()
+        with torch.no_grad():
+            self.weight.uniform_(-1, 1).mul_(bound)
+            self.bias.uniform_(-1, 1).mul_(bound[:, 0])
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Return x @ (mask · weight)ᵀ + bias."""
+        return F.linear(x, self.weight * self.mask, self.bias)
+
+
+class ResidualBlock(nn.Module):
+    """h ↦ skip(h) + W₂ φ(W₁ φ(h) + U y), with masks that keep every unit's degree.
+
+    The skip is the identity where the widths agree and a masked linear map where they do not.
+    """
+
+    def __init__(
+        self,
+        degree_in: Int[Tensor, "inputs"],
+        degree_out: Int[Tensor, "outputs"],
+        condition_dims: int,
+    ):
+        super().__init__()
+        self.first = MaskedLinear(degree_in, degree_out)
+        self.second = MaskedLinear(degree_out, degree_out)
+        same = torch.equal(degree_in, degree_out)
+        self.skip = None if same else MaskedLinear(degree_in, degree_out)
+        self.condition = _condition_map(condition_dims, len(degree_out))
+        with torch.no_grad():  # blocks start close to their skip
+            self.second.weight.mul_(0.1)
+            self.second.bias.zero_()
+
+    def forward(self, h: Tensor, condition: Tensor | None) -> Tensor:
+        """Apply the block to a batch of hidden units."""
+        inner = self.first(F.silu(h))
+        if self.condition is not None:
+            inner = inner + self.condition(condition)
+        return (h if self.skip is None else self.skip(h)) + self.second(F.silu(inner))
+
+
+class MADE(ContextNetwork):
+    """Masked autoencoder: one pass gives the contexts of all scalars.
+
+    `hidden` lists the widths of the hidden layers: the first is reached by a masked linear map
+    from the data, each further one by a residual block.
+
+    >>> import torch
+    >>> made = MADE(3, width=4, hidden=(16, 16), order=[2, 0, 1])
+    >>> made(torch.randn(5, 3)).shape
+    torch.Size([5, 3, 4])
+    """
+
+    def __init__(
+        self,
+        dims: int,
+        *,
+        width: int = 32,
+        hidden: Sequence[int] = (128, 128, 128),
+        order: str | Sequence[int] = "natural",
+        condition_dims: int = 0,
+    ):
+        super().__init__()
+        hidden = tuple(hidden)
+        if dims < 1 or width < 1 or condition_dims < 0 or not hidden or min(hidden) < 1:
+            raise InputError(
+                "expected dims and width of at least 1, condition_dims of at least 0 and at least"
+                f" one positive hidden width, got dims={dims}, width={width},"
+                f" condition_dims={condition_dims}, hidden={hidden}; correct these"
+            )
+        self.dims, self.width, self.condition_dims = dims, width, condition_dims
+        self.hidden = hidden
+        self.order = resolve_order(order, dims)
+        rank = torch.empty(dims, dtype=torch.long)  # rank[d] = position of scalar d in the order
+        rank[torch.tensor(self.order)] = torch.arange(dims)
+        # Units of degree 0 see no scalar; they are there to carry a condition to the first one.
+        least = 0 if condition_dims or dims == 1 else 1
+        self._degrees = [_spread_degrees(count, least, dims - 1) for count in hidden]
+        # Scalar at position i feeds units of degree i + 1 and more; its context is made of units
+        # of degree i and less.
+        self.input = MaskedLinear(rank + 1, self._degrees[0])
+        self.condition = _condition_map(condition_dims, hidden[0])
+        self.blocks = nn.ModuleList(
+            ResidualBlock(before, after, condition_dims)
+            for before, after in zip(self._degrees[:-1], self._degrees[1:], strict=True)
+        )
+        self.output = MaskedLinear(self._degrees[-1], rank.repeat_interleave(width))
+
+    @property
+    def config(self) -> dict[str, Any]:
+        """The constructor's arguments."""
+        return {
+            "dims": self.dims,
+            "width": self.width,
+            "hidden": list(self.hidden),
+            "order": list(self.order),
+            "condition_dims": self.condition_dims,
+        }
+
+    def forward(
+        self,
+        x: Float[Tensor, "batch dims"],
+        condition: Float[Tensor, "batch condition_dims"] | None = None,
+    ) -> Float[Tensor, "batch dims width"]:
+        """Return the contexts of all scalars."""
+        self.check_condition(condition, len(x))
+        h = self.input(x)
+        if self.condition is not None:
+            h = h + self.condition(condition)
+        for block in self.blocks:
+            h = block(h, condition)
+        return self.output(F.silu(h)).unflatten(-1, (self.dims, self.width))
+
+    def cursor(
+        self, batch: int, condition: Float[Tensor, "batch condition_dims"] | None = None
+    ) -> "MADECursor":
+        """Start a walk in which every hidden unit is computed once."""
+        self.check_condition(condition, batch)
+        return MADECursor(self, batch, condition)
+
+
+class MADECursor(ContextCursor):
+    """The units of degree m of every layer are computed when the m-th scalar is pushed.
+
+    A whole walk so costs about one forward pass, whatever the number of scalars.
+    """
+
+    def __init__(self, made: MADE, batch: int, condition: Tensor | None):
+        self._made = made
+        weight = made.input.weight
+        # Where the units of degree ≤ m end, in each hidden layer; blocks have two layers.
+        self._ends = [
+            torch.searchsorted(degrees, torch.arange(made.dims + 1), right=True).tolist()
+            for degrees in made._degrees
+        ]
+        self._x = weight.new_zeros(batch, made.dims)  # in the order of the walk
+        self._input_weight = weight[:, list(made.order)]
+        self._stream = [weight.new_zeros(batch, count) for count in made.hidden]
+        self._active = [weight.new_zeros(batch, count) for count in made.hidden]
+        self._inner = [weight.new_zeros(batch, count) for count in made.hidden[1:]]
+        self._blocks = [block for block in made.blocks if isinstance(block, ResidualBlock)]
+        self._bias = [
+            layer.bias.expand(batch, -1) if to_units is None else layer.bias + to_units(condition)
+            for layer, to_units in (
+                (made.input, made.condition),
+                *((block.first, block.condition) for block in self._blocks),
+            )
+        ]
+        self._compute_units()
+
+    def context(self) -> Float[Tensor, "batch width"]:
+        """Return the context of the next scalar."""
+        made, end = self._made, self._ends[-1][self.position]
+        start = made.order[self.position] * made.width
+        rows = slice(start, start + made.width)
+        return F.linear(
+            self._active[-1][:, :end], made.output.weight[rows, :end], made.output.bias[rows]
+        )
+
+    def push(self, value: Float[Tensor, "batch"]) -> None:
+        """Fix the next scalar and compute the units that were waiting for it."""
+        self._x[:, self.position] = value
+        self.position += 1
+        if self.position < self._made.dims:
+            self._compute_units()
+
+    def _compute_units(self) -> None:
+        """Compute the units whose degree is the number of scalars now known, layer by layer."""
+        known = self.position
+        new = self._new_units(0)
+        self._stream[0][:, new] = self._bias[0][:, new] + F.linear(
+            self._x[:, :known], self._input_weight[new, :known]
+        )
+        self._active[0][:, new] = F.silu(self._stream[0][:, new])
+        for layer, block in enumerate(self._blocks, start=1):
+            new, before = self._new_units(layer), self._ends[layer - 1][known]
+            end = self._ends[layer][known]
+            inner = self._bias[layer][:, new] + F.linear(
+                self._active[layer - 1][:, :before], block.first.weight[new, :before]
+            )
+            self._inner[layer - 1][:, new] = F.silu(inner)
+            skip = (
+                self._stream[layer - 1][:, new]
+                if block.skip is None
+                else F.linear(
+                    self._stream[layer - 1][:, :before],
+                    block.skip.weight[new, :before],
+                    block.skip.bias[new],
+                )
+            )
+            self._stream[layer][:, new] = skip + F.linear(
+                self._inner[layer - 1][:, :end],
+                block.second.weight[new, :end],
+                block.second.bias[new],
+            )
+            self._active[layer][:, new] = F.silu(self._stream[layer][:, new])
+
+    def _new_units(self, layer: int) -> slice:
+        ends, known = self._ends[layer], self.position
+        return slice(ends[known - 1] if known else 0, ends[known])
+
+
+def _condition_map(condition_dims: int, units: int) -> nn.Linear | None:
+    return nn.Linear(condition_dims, units, bias=False) if condition_dims else None
+
+
+def _spread_degrees(count: int, least: int, most: int) -> Int[Tensor, "count"]:
+    """Return `count` sorted degrees spread evenly over least … most."""
+    return torch.tensor([least + unit * (most - least + 1) // count for unit in range(count)])

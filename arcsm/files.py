@@ -1,0 +1,149 @@
+"""Files that are replaced as a whole or not at all.
+
+A file is written under a temporary name in its own directory, flushed to the disk, and renamed
+over the old one. Whoever reads the path sees the old content or the new, never a part of it.
+"""
+
+import contextlib
+import hashlib
+import json
+import os
+import re
+import secrets
+import socket
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any, BinaryIO
+
+from arcsm.errors import InputError
+
+# .NAME.PID-HOST-RANDOM.partial; the host is there because process ids mean nothing on another
+# machine that shares the directory.
+_TEMPORARY = re.compile(r"\.(?P<name>.+)\.(?P<pid>\d+)-(?P<host>[0-9a-f]{8})-[0-9a-f]{8}\.partial")
+
+# A temporary untouched for this long is abandoned, whatever its process id says: ids are reused,
+# and another machine's cannot be looked up.
+_ABANDONED_AFTER_SECONDS = 24 * 3600
+
+
+@contextmanager
+def atomic_path(path: str | os.PathLike[str]) -> Iterator[Path]:
+    """Yield a temporary path whose file replaces `path` when the block ends without an exception.
+
+    Missing parent directories are created, a symbolic link is followed, and temporaries of the
+    same file that a killed process left behind are removed. On any exception, an interrupt
+    included, the temporary goes and `path` stays as it was.
+
+    >>> import tempfile
+    >>> with tempfile.TemporaryDirectory() as directory:
+    ...     target = Path(directory) / "notes.txt"
+    ...     with atomic_path(target) as temporary:
+    ...         _ = temporary.write_text("whole")
+    ...     target.read_text()
+    'whole'
+    """
+    target = Path(os.path.realpath(path))
+    if target.is_dir():
+        raise InputError(
+            f"expected the path of a file, got the directory {os.fspath(path)!r}; add a file name"
+        )
+    try:
+        target.parent.mkdir(parents=True, exist_ok=True)
+    except (FileExistsError, NotADirectoryError) as error:
+        raise InputError(
+            f"expected directories above {os.fspath(path)!r}, got a file among them;"
+            " choose another path"
+        ) from error
+    _remove_stale(target.parent, target.name)
+    temporary = target.with_name(
+        f".{target.name}.{os.getpid()}-{_host()}-{secrets.token_hex(4)}.partial"
+    )
+    try:
+        yield temporary
+        _flush_to_disk(temporary)
+        os.replace(temporary, target)
+    except BaseException:
+        temporary.unlink(missing_ok=True)
+        raise
+    if os.name == "posix":  # elsewhere a directory cannot be opened, nor needs to be
+        _flush_to_disk(target.parent)
+
+
+def write_atomic(path: str | os.PathLike[str], write: Callable[[BinaryIO], object]) -> None:
+    """Replace the file at `path` by what `write` puts into the binary file it is given."""
+    with atomic_path(path) as temporary, temporary.open("xb") as file:
+        write(file)
+
+
+def write_bytes(path: str | os.PathLike[str], content: bytes) -> None:
+    """Replace the file at `path` by `content`."""
+    write_atomic(path, lambda file: file.write(content))
+
+
+def write_text(path: str | os.PathLike[str], content: str) -> None:
+    """Replace the file at `path` by `content` in UTF-8, line ends as they are."""
+    write_bytes(path, content.encode("utf-8"))
+
+
+def write_json(path: str | os.PathLike[str], content: Any) -> None:
+    """Replace the file at `path` by `content` as indented JSON; NaN and infinity are refused."""
+    try:
+        text = json.dumps(content, indent=2, ensure_ascii=False, allow_nan=False)
+    except (TypeError, ValueError) as error:
+        raise InputError(
+            f"expected content that JSON can hold for {os.fspath(path)!r}, got: {error};"
+            " convert it to plain finite numbers, strings, lists and dictionaries"
+        ) from error
+    write_text(path, text + "\n")
+
+
+def remove_stale_temporaries(directory: str | os.PathLike[str]) -> list[Path]:
+    """Remove and return the temporaries in `directory` whose writing process is gone."""
+    return _remove_stale(Path(directory), None)
+
+
+def _remove_stale(directory: Path, name: str | None) -> list[Path]:
+    """Remove the stale temporaries of the file called `name`, or of every file when it is None."""
+    removed = []
+    for candidate in directory.iterdir():
+        match = _TEMPORARY.fullmatch(candidate.name)
+        if match is None or name not in (None, match["name"]):
+            continue
+        # A file that another process finished or removed meanwhile is no longer ours to judge.
+        with contextlib.suppress(FileNotFoundError):
+            if _is_stale(candidate, int(match["pid"]), match["host"]):
+                candidate.unlink()
+                removed.append(candidate)
+    return removed
+
+
+def _is_stale(temporary: Path, pid: int, host: str) -> bool:
+    if time.time() - temporary.stat().st_mtime > _ABANDONED_AFTER_SECONDS:
+        return True
+    return host == _host() and not _is_alive(pid)
+
+
+def _is_alive(pid: int) -> bool:
+    if os.name != "posix":  # on Windows os.kill(pid, 0) would end the process
+        return True
+    try:
+        os.kill(pid, 0)
+    except (ProcessLookupError, OverflowError):
+        return False
+    except PermissionError:  # it lives, under another user
+        return True
+    return True
+
+
+def _host() -> str:
+    return hashlib.sha256(socket.gethostname().encode()).hexdigest()[:8]
+
+
+def _flush_to_disk(path: Path) -> None:
+    descriptor = os.open(path, os.O_RDONLY if path.is_dir() else os.O_RDWR)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)

@@ -1,0 +1,321 @@
+"""ARCSM: an autoregressive conditional score model (Definition 1 of the paper).
+
+A context network, a score head and noise levels, with the standardisation of the data. Scores and
+densities are in the units of the data.
+"""
+
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+from jaxtyping import Float
+from torch import Tensor, nn
+
+from arcsm.conditional import (
+    Density,
+    FlowDensity,
+    HeadFamily,
+    Noise,
+    QuadratureDensity,
+    TanhSum,
+    TanhSumHead,
+    annealed_langevin,
+)
+from arcsm.context import MADE, ContextNetwork
+from arcsm.data.arrays import as_rows
+from arcsm.errors import InputError
+from arcsm.objectives import annealed_csm
+
+# Conditionals normalised at one time; each needs some 100 kB while it is integrated.
+_CHUNK = 4096
+
+DENSITIES = ("flow", "quadrature")
+METHODS = ("auto", *DENSITIES, "langevin")
+
+
+class ARCSM(nn.Module):
+    """A density over D scalars as a chain of one-dimensional conditional scores.
+
+    `density` names the canonical density, which `log_prob` evaluates and `sample` draws from:
+    "flow" (σ_max by quadrature, then the probability flow) or "quadrature" (at σ_min).
+
+    >>> import torch
+    >>> model = ARCSM.made(2, hidden=(16, 16), seed=0)
+    >>> x = model.sample(3, generator=torch.Generator().manual_seed(0))
+    >>> model.log_prob(x).shape
+    torch.Size([3])
+    """
+
+    shift: Float[Tensor, "dims"]
+    scale: Float[Tensor, "dims"]
+
+    def __init__(
+        self,
+        context: ContextNetwork,
+        head: TanhSumHead,
+        noise: Noise,
+        *,
+        density: str = "flow",
+        flow_steps: int | None = None,
+    ):
+        super().__init__()
+        if density not in DENSITIES:
+            raise InputError(f"expected a density among {DENSITIES}, got {density!r}; choose one")
+        if context.width != head.context_width:
+            raise InputError(
+                f"expected a head for contexts of width {context.width},"
+                f" got one for {head.context_width}; build both with the same width"
+            )
+        self.context, self.head, self.noise = context, head, noise
+        self.density, self.flow_steps = density, flow_steps
+        self.register_buffer("shift", torch.zeros(context.dims))
+        self.register_buffer("scale", torch.ones(context.dims))
+
+    @classmethod
+    def made(
+        cls,
+        dims: int,
+        *,
+        hidden: Sequence[int] = (128, 128, 128),
+        width: int = 32,
+        order: str | Sequence[int] = "natural",
+        condition_dims: int = 0,
+        steps: int = 16,
+        head_hidden: int = 32,
+        head_depth: int = 1,
+        noise: Noise | None = None,
+        density: str = "flow",
+        flow_steps: int | None = None,
+        seed: int | None = None,
+    ) -> "ARCSM":
+        """Return a model on a MADE; with a `seed`, the same weights each time."""
+        with torch.random.fork_rng(devices=[], enabled=seed is not None):
+            if seed is not None:
+                torch.manual_seed(seed)
+            context = MADE(
+                dims, width=width, hidden=hidden, order=order, condition_dims=condition_dims
+            )
+            head = TanhSumHead(width, steps=steps, hidden=head_hidden, depth=head_depth)
+        return cls(context, head, noise or Noise(), density=density, flow_steps=flow_steps)
+
+    @property
+    def dims(self) -> int:
+        """The number of scalars."""
+        return self.context.dims
+
+    @property
+    def config(self) -> dict[str, Any]:
+        """All that `from_config` needs to build a model of the same shape."""
+        return {
+            "context": {"kind": type(self.context).__name__, **self.context.config},
+            "head": {"kind": type(self.head).__name__, **self.head.config},
+            "noise": self.noise.config,
+            "density": self.density,
+            "flow_steps": self.flow_steps,
+        }
+
+    @classmethod
+    def from_config(cls, config: dict[str, Any]) -> "ARCSM":
+        """Build a model, its weights still random, from `config`."""
+        context, head = dict(config["context"]), dict(config["head"])
+        kinds: dict[str, Any] = {"MADE": MADE, "TanhSumHead": TanhSumHead}
+        for part in (context, head):
+            if part.get("kind") not in kinds:
+                raise InputError(
+                    f"expected a part among {', '.join(kinds)}, got {part.get('kind')!r};"
+                    " load the model with the release of arcsm that wrote it"
+                )
+        return cls(
+            kinds[context.pop("kind")](**context),
+            kinds[head.pop("kind")](**head),
+            Noise(**config["noise"]),
+            density=config["density"],
+            flow_steps=config["flow_steps"],
+        )
+
+    def standardise(self, x: Float[Tensor, "rows dims"]) -> None:
+        """Set shift and scale to the mean and the standard deviation of the columns of `x`."""
+        scale = x.double().std(0)
+        if bool((scale == 0).any()):
+            constant = (scale == 0).nonzero().flatten().tolist()
+            raise InputError(
+                f"expected columns that vary, got constant columns {constant}; leave them out"
+            )
+        self.shift.copy_(x.double().mean(0))
+        self.scale.copy_(scale)
+
+    def conditionals(
+        self,
+        z: Float[Tensor, "rows dims"],
+        sigma: Float[Tensor, "rows dims levels"],
+        condition: Float[Tensor, "rows condition_dims"] | None = None,
+    ) -> TanhSum:
+        """Return the conditionals of standardised rows, at several noise levels for each scalar."""
+        projected = self.head.project(self.context(z, condition))
+        return self.head(projected[..., None, :], sigma)
+
+    def loss(
+        self,
+        x: Float[Tensor, "rows dims"],
+        *,
+        levels: int = 1,
+        mix: float = 0.5,
+        weight: Float[Tensor, "rows"] | None = None,
+        condition: Float[Tensor, "rows condition_dims"] | None = None,
+        generator: torch.Generator | None = None,
+    ) -> Float[Tensor, ""]:
+        """Return the annealed CSM objective of a batch, in standardised units."""
+        return annealed_csm(
+            lambda z, sigma: self.conditionals(z, sigma, condition),
+            (x - self.shift) / self.scale,
+            self.noise,
+            levels=levels,
+            mix=mix,
+            weight=weight,
+            generator=generator,
+        )
+
+    def conditional_scores(
+        self,
+        x: Float[Tensor, "rows dims"],
+        *,
+        sigma: float | None = None,
+        condition: Float[Tensor, "rows condition_dims"] | None = None,
+    ) -> tuple[Float[Tensor, "rows dims"], Float[Tensor, "rows dims"]]:
+        """Return s_d(x_<d, x_d) and ∂s_d/∂x_d, at noise `sigma` (default σ_min) on x_d.
+
+        `sigma` is in standardised units, the scores in those of the data.
+        """
+        z = self._standardised(x)
+        sigma = self.noise.sigma_min if sigma is None else sigma
+        if not sigma > 0:
+            raise InputError(f"expected a positive sigma, got {sigma}; choose one above 0")
+        levels = torch.full((*z.shape, 1), sigma, dtype=z.dtype, device=z.device)
+        score, derivative = self.conditionals(z, levels, condition).jet(z[..., None, None])
+        return score[..., 0, 0] / self.scale, derivative[..., 0, 0] / self.scale.square()
+
+    @torch.no_grad()
+    def log_prob_terms(
+        self,
+        x: Float[Tensor, "rows dims"],
+        *,
+        condition: Float[Tensor, "rows condition_dims"] | None = None,
+        method: str = "auto",
+    ) -> tuple[Float[Tensor, "rows dims"], Float[Tensor, "rows dims"]]:
+        """Return log q(x_d | x_<d) for every d, in nats, and an estimate of its numerical error."""
+        z = self._standardised(x)
+        projected = self.head.project(self.context(z, condition)).flatten(0, 1)
+        points = z.flatten()[:, None]
+        parts = []
+        for start in range(0, len(points), _CHUNK):
+            piece = slice(start, start + _CHUNK)
+            density = self._density(HeadFamily(self.head, projected[piece]), method)
+            parts.append((density.log_prob(points[piece])[:, 0], density.log_prob_error()))
+        terms, errors = (torch.cat(part).view_as(z) for part in zip(*parts, strict=True))
+        return terms - self.scale.log(), errors.to(z.dtype)
+
+    def log_prob(
+        self,
+        x: Float[Tensor, "rows dims"],
+        *,
+        condition: Float[Tensor, "rows condition_dims"] | None = None,
+        method: str = "auto",
+    ) -> Float[Tensor, "rows"]:
+        """Return log q(x) of each row, in nats, in the units of the data."""
+        terms, _ = self.log_prob_terms(x, condition=condition, method=method)
+        return terms.sum(-1)
+
+    @torch.no_grad()
+    def conditional(
+        self,
+        x: Float[Tensor, "rows dims"],
+        d: int,
+        *,
+        condition: Float[Tensor, "rows condition_dims"] | None = None,
+    ) -> "ScaledDensity":
+        """Return the canonical density of scalar d given those before it, for each row of x.
+
+        Of x only the scalars that precede d in the order matter.
+        """
+        if not 0 <= d < self.dims:
+            raise InputError(f"expected d from 0 to {self.dims - 1}, got {d}; choose a column")
+        z = self._standardised(x)
+        family = self.head.family(self.context(z, condition)[:, d])
+        return ScaledDensity(self._density(family, "auto"), self.shift[d], self.scale[d])
+
+    @torch.no_grad()
+    def sample(
+        self,
+        n: int,
+        *,
+        generator: torch.Generator | None = None,
+        condition: Float[Tensor, "rows condition_dims"] | None = None,
+        method: str = "auto",
+        langevin_steps: int = 20,
+        langevin_step_size: float | None = None,
+    ) -> Float[Tensor, "rows dims"]:
+        """Draw n rows, scalar after scalar along the order.
+
+        "auto" draws from the canonical density, the one of `log_prob`; "flow" and "quadrature"
+        name one; "langevin" is the paper's annealed Langevin dynamics (Appendix C.3), with T =
+        `langevin_steps` at each level of the ladder (10 levels if the noise is continuous) and
+        ε₀ = `langevin_step_size`, by default σ_L²/2.
+        """
+        if not isinstance(n, int) or n < 1:
+            raise InputError(f"expected a positive whole number of samples, got {n!r}")
+        if method not in METHODS:
+            raise InputError(f"expected a method among {METHODS}, got {method!r}; choose one")
+        cursor = self.context.cursor(n, condition)
+        z = torch.zeros(n, self.dims, dtype=self.shift.dtype, device=self.shift.device)
+        ladder = self.noise.ladder(self.noise.levels or 10)
+        for d in self.context.order:
+            family = self.head.family(cursor.context())
+            if method == "langevin":
+                drawn = annealed_langevin(
+                    family,
+                    torch.randn(n, 1, generator=generator, dtype=z.dtype, device=z.device),
+                    ladder,
+                    steps=langevin_steps,
+                    step_size=langevin_step_size or self.noise.sigma_min**2 / 2,
+                    generator=generator,
+                )
+            else:
+                uniform = torch.rand(n, 1, generator=generator, dtype=z.dtype, device=z.device)
+                drawn = self._density(family, method).quantile(uniform)
+            z[:, d] = drawn[:, 0]
+            cursor.push(z[:, d])
+        return z * self.scale + self.shift
+
+    def _standardised(self, x: Any) -> Float[Tensor, "rows dims"]:
+        rows = as_rows(x, dims=self.dims, dtype=self.shift.dtype)
+        return (rows.to(self.shift.device) - self.shift) / self.scale
+
+    def _density(self, family: HeadFamily, method: str) -> Density:
+        kind = self.density if method == "auto" else method
+        if kind == "flow":
+            return FlowDensity(family, self.noise, steps=self.flow_steps)
+        if kind == "quadrature":
+            return QuadratureDensity(family, self.noise)
+        raise InputError(f"expected a density among {DENSITIES}, got {method!r}; choose one")
+
+
+class ScaledDensity:
+    """One-dimensional densities of one column, in the units of the data."""
+
+    def __init__(self, density: Density, shift: Tensor, scale: Tensor):
+        self._density, self._shift, self._scale = density, shift, scale
+
+    @torch.no_grad()
+    def log_prob(self, x: Float[Tensor, "rows points"]) -> Float[Tensor, "rows points"]:
+        """Return log q(x) in nats."""
+        return self._density.log_prob((x - self._shift) / self._scale) - self._scale.log()
+
+    @torch.no_grad()
+    def cdf(self, x: Float[Tensor, "rows points"]) -> Float[Tensor, "rows points"]:
+        """Return the probability of values up to x."""
+        return self._density.cdf((x - self._shift) / self._scale)
+
+    @torch.no_grad()
+    def quantile(self, probability: Float[Tensor, "rows points"]) -> Float[Tensor, "rows points"]:
+        """Return x with cdf(x) = probability."""
+        return self._density.quantile(probability) * self._scale + self._shift
