@@ -1,3 +1,59 @@
 """Autoregressive score matching: density models trained through univariate conditional scores."""
 
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
 __version__ = "0.1.0"
+
+__all__ = [
+    "ARCSM",
+    "MADE",
+    "ArcsmError",
+    "CheckpointError",
+    "History",
+    "InputError",
+    "MixtureMADE",
+    "Noise",
+    "NonFiniteLossError",
+    "TanhSumHead",
+    "TrainConfig",
+    "denoise",
+    "fit",
+    "get_toy",
+    "load_model",
+    "save_model",
+]
+
+if TYPE_CHECKING:
+    from arcsm.baselines import MixtureMADE
+    from arcsm.conditional import Noise, TanhSumHead
+    from arcsm.context import MADE
+    from arcsm.data import get_toy
+    from arcsm.errors import ArcsmError, CheckpointError, InputError, NonFiniteLossError
+    from arcsm.model import ARCSM
+    from arcsm.tasks import denoise
+    from arcsm.train import History, TrainConfig, fit, load_model, save_model
+
+# Where the public names live. They are imported when first asked for: torch takes seconds to
+# load, which `arcsm --help` and whoever needs a single module should not have to wait for.
+_HOMES = {
+    "arcsm.baselines": ("MixtureMADE",),
+    "arcsm.conditional": ("Noise", "TanhSumHead"),
+    "arcsm.context": ("MADE",),
+    "arcsm.data": ("get_toy",),
+    "arcsm.errors": ("ArcsmError", "CheckpointError", "InputError", "NonFiniteLossError"),
+    "arcsm.model": ("ARCSM",),
+    "arcsm.tasks": ("denoise",),
+    "arcsm.train": ("History", "TrainConfig", "fit", "load_model", "save_model"),
+}
+
+
+def __getattr__(name: str) -> Any:
+    for home, names in _HOMES.items():
+        if name in names:
+            return getattr(import_module(home), name)
+    raise AttributeError(f"module 'arcsm' has no attribute {name!r}")
+
+
+def __dir__() -> list[str]:
+    return sorted({*globals(), *__all__})

@@ -8,7 +8,9 @@ score matching, because the Jacobian is triangular; the paper's SM, SSM and DSM 
 and its SSM-AR is `ssm` on the scores of a conditional one.
 """
 
+import math
 from collections.abc import Callable
+from typing import NamedTuple
 
 import torch
 from jaxtyping import Float
@@ -28,10 +30,15 @@ def weighted_mean(terms: Float[Tensor, "rows"], weight: Weight = None) -> Float[
     """Return Σ w_i t_i / Σ w_i, the plain mean without weights."""
     if weight is None:
         return terms.mean()
-    if weight.shape != terms.shape or bool((weight < 0).any()) or not bool(weight.sum() > 0):
+    if weight.shape != terms.shape:
         raise InputError(
-            f"expected {len(terms)} weights, not negative and not all zero, got shape"
-            f" {tuple(weight.shape)}; pass one weight for each row"
+            f"expected {len(terms)} weights, got shape {tuple(weight.shape)};"
+            " pass one weight for each row"
+        )
+    if bool((weight < 0).any()) or not 0 < weight.sum().item() < math.inf:
+        raise InputError(
+            "expected finite weights, not negative and not all zero, got some of"
+            f" {weight.min().item():g} and a sum of {weight.sum().item():g}; correct these"
         )
     return (weight * terms).sum() / weight.sum()
 
@@ -44,51 +51,62 @@ def csm(
     return weighted_mean((score.square() / 2 + derivative).sum(-1), weight)
 
 
-def annealed_csm(
-    conditionals: Callable[[Rows, Float[Tensor, "rows dims levels"]], Conditional],
-    x: Rows,
+class Perturbation(NamedTuple):
+    """The noise of one annealed step: σ of each row, ε of each scalar, and ε̂ of the context."""
+
+    sigma: Float[Tensor, "rows 1 levels"]
+    epsilon: Float[Tensor, "rows dims levels"]
+    context_epsilon: Rows
+
+
+def draw_perturbation(
+    rows: int,
+    dims: int,
     noise: Noise,
     *,
     levels: int = 1,
-    mix: float = 0.0,
-    weight: Weight = None,
+    stage: int | None = None,
     generator: torch.Generator | None = None,
-) -> Float[Tensor, ""]:
-    """Composite score matching over noise levels, all at once (Appendix C.2 of the paper).
+    device: torch.device | str | None = None,
+) -> Perturbation:
+    """Draw the noise for a batch: `levels` noise levels for each row, or that of one stage.
 
-    Each scalar gets `levels` noise levels σ of its own. Its noisy value x̃_d = x_d + σ ε enters the
-    head, and the context sees x̂ = x + σ̂ ε̂ with σ̂ = σ_min at every level: `conditionals(x̂, σ)`
-    returns the conditionals, of batch shape (rows, dims, levels). A noise of one level is a stage
-    of the paper's staged scheme.
-
-    At σ > 0 denoising score matching has the same optimum, E[s ε/σ] = E[s'] by Stein's identity.
-    `mix` ∈ [0, 1] blends the two, 0 for CSM and 1 for DSM; a half has the smaller variance.
-    Level σ weighs σ²(1 + σ²), which makes the error of the preconditioned network count equally.
+    The scalars of a row share its levels: a column meets as many different levels in a batch as if
+    each scalar had its own, and what depends on σ alone is computed once for a row.
+    With `stage` = i, counted from 0, all scalars have σ_{i+1} of the ladder: the paper's staged
+    scheme trains one network for each stage. The context has σ̂ = σ_L at every stage.
     """
-    shape = (*x.shape, levels)
-    sigma = noise.draw(shape, generator=generator, device=x.device).to(x.dtype)
-    epsilon = torch.randn(shape, generator=generator, dtype=x.dtype, device=x.device)
-    context_noise = torch.randn(x.shape, generator=generator, dtype=x.dtype, device=x.device)
-    return perturbed_csm(
-        conditionals(x + noise.sigma_min * context_noise, sigma),
-        x,
+    if stage is None:
+        sigma = noise.draw((rows, 1, levels), generator=generator, device=device)
+    else:
+        sigma = torch.full((rows, 1, levels), noise.ladder()[stage], device=device)
+    return Perturbation(
         sigma,
-        epsilon,
-        mix=mix,
-        weight=weight,
+        torch.randn((rows, dims, levels), generator=generator, device=device),
+        torch.randn((rows, dims), generator=generator, device=device),
     )
 
 
-def perturbed_csm(
-    conditional: Conditional,
+def annealed_csm_terms(
+    conditionals: Callable[[Rows, Float[Tensor, "rows 1 levels"]], Conditional],
     x: Rows,
-    sigma: Float[Tensor, "rows dims levels"],
-    epsilon: Float[Tensor, "rows dims levels"],
+    noise: Noise,
+    perturbation: Perturbation,
     *,
     mix: float = 0.0,
-    weight: Weight = None,
-) -> Float[Tensor, ""]:
-    """Return the annealed objective for noise that was drawn already."""
+) -> Float[Tensor, "rows"]:
+    """Return, row by row, composite score matching over noise levels (Appendix C.2 of the paper).
+
+    A noisy value x̃_d = x_d + σ ε enters the head, and the context sees x̂ = x + σ̂ ε̂ with
+    σ̂ = σ_min, the same at every level: `conditionals(x̂, σ)` returns the conditionals, of batch
+    shape (rows, dims, levels). The term of a scalar is ½ s² + ∂s/∂x̃ at x̃.
+
+    At σ > 0 denoising score matching, ½ (s + ε/σ)², has the same optimum: E[s ε/σ] = E[∂s/∂x̃] by
+    Stein's identity. `mix` ∈ [0, 1] blends the two, 0 for CSM and 1 for DSM.
+    Level σ weighs σ²(1 + σ²), so that errors of the preconditioned network count equally.
+    """
+    sigma, epsilon, context_epsilon = perturbation
+    conditional = conditionals(x + noise.sigma_min * context_epsilon, sigma)
     noisy = x[..., None] + sigma * epsilon
     score, derivative = (part[..., 0] for part in conditional.jet(noisy[..., None]))
     term = score.square() / 2
@@ -97,7 +115,27 @@ def perturbed_csm(
     if mix > 0:
         term = term + mix * score * epsilon / sigma
     variance = sigma.square()
-    return weighted_mean((variance * (1 + variance) * term).sum(1).mean(-1), weight)
+    return (variance * (1 + variance) * term).sum(1).mean(-1)
+
+
+def annealed_csm(
+    conditionals: Callable[[Rows, Float[Tensor, "rows 1 levels"]], Conditional],
+    x: Rows,
+    noise: Noise,
+    *,
+    levels: int = 1,
+    stage: int | None = None,
+    mix: float = 0.0,
+    weight: Weight = None,
+    generator: torch.Generator | None = None,
+) -> Float[Tensor, ""]:
+    """Draw noise and return the mean of `annealed_csm_terms`: all levels at once, or one stage."""
+    rows, dims = x.shape
+    perturbation = draw_perturbation(
+        rows, dims, noise, levels=levels, stage=stage, generator=generator, device=x.device
+    )
+    perturbation = Perturbation(*(part.to(x.dtype) for part in perturbation))
+    return weighted_mean(annealed_csm_terms(conditionals, x, noise, perturbation, mix=mix), weight)
 
 
 def sm(joint_score: JointScore, x: Rows, *, weight: Weight = None) -> Float[Tensor, ""]:

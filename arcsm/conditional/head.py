@@ -139,29 +139,26 @@ class TanhSum:
 class TanhSumHead(nn.Module):
     """The shared head: a context and a noise level become the coefficients of a tanh sum.
 
-    The context enters through one linear map that does not depend on σ (`project`), so that many
-    noise levels share it. The network that follows is `depth` layers of `hidden` units.
+    The context is itself the first hidden layer, to which an embedding of σ is added: that keeps
+    the head, which runs for every scalar, small beside the context network. `depth` counts the
+    hidden layers.
     """
 
     sharpness: Float[Tensor, "steps"]
 
-    def __init__(self, context_width: int, *, steps: int = 16, hidden: int = 32, depth: int = 1):
+    def __init__(self, context_width: int, *, steps: int = 16, depth: int = 1):
         super().__init__()
-        if min(context_width, steps, hidden, depth) < 1:
+        if min(context_width, steps, depth) < 1:
             raise InputError(
-                "expected positive context_width, steps, hidden and depth, got"
-                f" {context_width}, {steps}, {hidden}, {depth}; correct these"
+                "expected positive context_width, steps and depth, got"
+                f" {context_width}, {steps}, {depth}; correct these"
             )
-        self.context_width, self.steps, self.hidden, self.depth = (
-            context_width,
-            steps,
-            hidden,
-            depth,
+        self.context_width, self.steps, self.depth = context_width, steps, depth
+        self.noise = nn.Linear(2 * len(_SIGMA_FREQUENCIES), context_width)
+        self.layers = nn.ModuleList(
+            nn.Linear(context_width, context_width) for _ in range(depth - 1)
         )
-        self.context = nn.Linear(context_width, hidden)
-        self.noise = nn.Linear(2 * len(_SIGMA_FREQUENCIES), hidden, bias=False)
-        self.layers = nn.ModuleList(nn.Linear(hidden, hidden) for _ in range(depth - 1))
-        self.output = nn.Linear(hidden, 3 * steps + 2)
+        self.output = nn.Linear(context_width, 3 * steps + 2)
         # Each step has a sharpness of its own, from broad ones (0) to such as σ wide (1): features
         # of a density smoothed by σ come in all widths between.
         sharpness = torch.linspace(0, 1, steps) if steps > 1 else torch.full((1,), 0.5)
@@ -171,69 +168,51 @@ class TanhSumHead(nn.Module):
             self.output.weight.mul_(0.5)
             start = torch.zeros(3, steps)
             start[0] = 0.05 * (1 - 2 * (torch.arange(steps) % 2))  # heights of both signs
-            start[1] = 1.0
             start[2] = torch.linspace(-2, 2, steps)
-            self.output.bias.copy_(torch.cat([start.flatten(), torch.zeros(2)]))
+            self.output.bias.copy_(torch.cat([start.flatten(), torch.tensor([0.0, -2.0])]))
 
     @property
     def config(self) -> dict[str, Any]:
         """The constructor's arguments."""
-        return {
-            "context_width": self.context_width,
-            "steps": self.steps,
-            "hidden": self.hidden,
-            "depth": self.depth,
-        }
-
-    def project(self, context: Float[Tensor, "*batch width"]) -> Float[Tensor, "*batch hidden"]:
-        """Return the part of the first layer that does not depend on σ."""
-        return self.context(context)
+        return {"context_width": self.context_width, "steps": self.steps, "depth": self.depth}
 
     def forward(
-        self, projected: Float[Tensor, "*batch hidden"], sigma: Float[Tensor, "*batch"]
+        self, context: Float[Tensor, "*#batch width"], sigma: Float[Tensor, "*#batch"]
     ) -> TanhSum:
-        """Return the conditionals of projected contexts at noise levels `sigma`."""
+        """Return the conditionals of `context` at noise levels `sigma`."""
         log_sigma = sigma.log()[..., None]
         angles = torch.cat([log_sigma * f for f in _SIGMA_FREQUENCIES], -1)
-        h = F.silu(projected + self.noise(torch.cat([angles.sin(), angles.cos()], -1)))
+        h = F.silu(context + self.noise(torch.cat([angles.sin(), angles.cos()], -1)))
         for layer in self.layers:
             h = F.silu(layer(h))
         raw = self.output(h)
         raw = raw / (1 + raw.abs() / COEFFICIENT_LIMIT)
-        height, slope, centre, rest = raw.split([self.steps] * 3 + [2], -1)
-        inverse = 1 / sigma
-        # Added to the softplus: a step of slope 0 would divide 0 by 0 in the energy.
-        slope = (F.softplus(slope) + 1e-4) * torch.exp(
-            torch.log1p(inverse)[..., None] * self.sharpness
-        )
-        pull = F.softplus(rest[..., 1] - 2)
+        height, log_slope, centre, rest = raw.split([self.steps] * 3 + [2], -1)
+        # Up to (1 + 1/σ) times as steep as broad steps; e^(±8) around that is room enough.
+        log_slope = log_slope * (8 / COEFFICIENT_LIMIT)
+        slope = torch.exp(log_slope + torch.log1p(1 / sigma)[..., None] * self.sharpness)
         # Soft limits: pull ≤ 1/σ, and all negative slopes together ≤ κ/σ.
+        pull = F.softplus(rest[..., 1])
         falling = pull + (F.relu(-height) * slope).sum(-1)
         share = 1 / (1 + falling * sigma / SLOPE_LIMIT)
         height = torch.where(height < 0, height * share[..., None], height)
         pull = pull * torch.minimum(share, 1 / (1 + pull * sigma))
-        return TanhSum(sigma, rest[..., 0], pull, height, slope, centre)
+        offset = rest[..., 0]
+        return TanhSum(sigma.expand_as(offset), offset, pull, height, slope, centre)
 
     def family(self, context: Float[Tensor, "*batch width"]) -> "HeadFamily":
         """Return the conditionals of `context` over all noise levels."""
-        return HeadFamily(self, self.project(context))
+        return HeadFamily(self, context)
 
 
 @dataclass(frozen=True)
 class HeadFamily:
-    """The conditionals that a head makes from projected contexts, over all noise levels."""
+    """The conditionals that a head makes from contexts, over all noise levels."""
 
     head: TanhSumHead
-    projected: Float[Tensor, "*batch hidden"]
+    context: Float[Tensor, "*batch width"]
 
     def at(self, sigma: float) -> TanhSum:
         """Return the conditionals at one noise level, the same for the whole batch."""
-        return self.head(
-            self.projected,
-            torch.full(
-                self.projected.shape[:-1],
-                sigma,
-                dtype=self.projected.dtype,
-                device=self.projected.device,
-            ),
-        )
+        # One value for all: what depends on σ alone is then computed once.
+        return self.head(self.context, self.context.new_full((1,) * (self.context.ndim - 1), sigma))

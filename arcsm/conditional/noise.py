@@ -61,6 +61,8 @@ class Noise:
         count = self.levels if count is None else count
         if count is None:
             raise InputError("expected a count of levels for continuous noise, got none; pass one")
+        if not isinstance(count, int) or count < 1:
+            raise InputError(f"expected a positive whole count of levels, got {count!r}; pass one")
         if count == 1:
             return [self.sigma_min]
         ratio = math.log(self.sigma_min / self.sigma_max)
@@ -89,17 +91,22 @@ def suggest_sigma_min(
 ) -> float:
     """Return the σ_min to use for standardised data `x`.
 
-    The rule: a quarter of the median distance between neighbouring rows, per coordinate, and
-    never more than `largest` standard deviations nor less than `smallest`. Noise well below the
-    spacing of the rows blurs nothing that the sample could show, while each halving of σ_min
-    costs training time. In many dimensions rows are far apart whatever the conditionals look
-    like, and `largest` decides.
+    The rule: twice the median distance between neighbouring rows, per coordinate, and never more
+    than `largest` standard deviations nor less than `smallest`. With that much noise a row blends
+    with a few neighbours, so that the smoothed density is what the sample can show; with less the
+    scores become those of single rows, with more detail is lost. In many dimensions rows are far
+    apart whatever the conditionals look like, and `largest` decides.
     """
-    rows = x[:: max(1, len(x) // 2048)][:2048].double()
-    distance = torch.cdist(rows, x.double())
-    distance[distance == 0] = math.inf  # the row itself and exact copies say nothing of spacing
-    spacing = distance.amin(1) / math.sqrt(x.shape[1])
+    x = x.double()
+    rows = x[:: max(1, len(x) // 2048)][:2048]
+    nearest = []
+    for some in rows.split(max(1, 2**24 // len(x))):
+        # From differences: with products, the distance of a row to itself is rounded away from 0.
+        distance = torch.cdist(some, x, compute_mode="donot_use_mm_for_euclid_dist")
+        distance[distance == 0] = math.inf  # the row itself and copies say nothing of spacing
+        nearest.append(distance.amin(1))
+    spacing = torch.cat(nearest) / math.sqrt(x.shape[1])
     spacing = spacing[spacing.isfinite()]
     if len(spacing) == 0:
         return largest
-    return min(largest, max(smallest, spacing.median().item() / 4))
+    return min(largest, max(smallest, 2 * spacing.median().item()))

@@ -74,7 +74,11 @@ class Quadrature:
             panel.gather(-1, sort) for panel in (left, right, mass, error)
         )
         self.log_z: Float[Tensor, "*batch"] = mass.logsumexp(-1)
-        self.log_z_error: Float[Tensor, "*batch"] = (error.logsumexp(-1) - self.log_z).exp()
+        # Energies far from 0 are rounded: log Z cannot be better than their last digits.
+        rounding = 8 * torch.finfo(torch.float64).eps * (1 + self.log_z.abs())
+        self.log_z_error: Float[Tensor, "*batch"] = (
+            error.logsumexp(-1) - self.log_z
+        ).exp() + rounding
         share = (mass - self.log_z[..., None]).exp()
         cumulative = share.cumsum(-1)
         self._before = cumulative - share  # mass to the left of each panel
@@ -96,7 +100,7 @@ class Quadrature:
     def quantile(
         self, probability: Float[Tensor, "*batch points"]
     ) -> Float[Tensor, "*batch points"]:
-        """Return x with cdf(x) = probability; the ends of the range for 0 and 1."""
+        """Return x with cdf(x) = probability; for 0 and 1, points beyond which no mass is left."""
         target = probability.double() * self._total
         panel = torch.searchsorted(self._before, target.contiguous(), right=True) - 1
         panel = panel.clamp(min=0)
@@ -131,7 +135,14 @@ class Quadrature:
         height = (energy - top[..., None]).exp()
         mass, coarse = (height * kronrod).sum(-1), (height * gauss).sum(-1)
         log_half = half.log()
-        log_error = top + (mass - coarse).abs().clamp(min=1e-300).log() + log_half
+        # Their difference bounds the error once the integrand is resolved. Before that it may be
+        # small by chance, and the rule of QUADPACK holds: up to all of the variation is wrong.
+        difference = (mass - coarse).abs()
+        spread = ((height - mass[..., None] / 2).abs() * kronrod).sum(-1).clamp(min=1e-300)
+        ratio = difference / spread
+        unresolved = spread * (200 * ratio).clamp(max=1).pow(1.5)
+        error = torch.where(ratio > 1e-4, unresolved, difference)
+        log_error = top + error.clamp(min=1e-300).log() + log_half
         between = torch.cat([left[..., None], points, right[..., None]], -1)
         ceiling = self._conditional.ceiling(between.flatten(-2))
         ceiling = torch.nn.functional.pad(ceiling, (0, 1)).unflatten(-1, between.shape[-2:])

@@ -26,17 +26,19 @@ def solve_increasing(
     t = torch.minimum(torch.maximum(guess, low), high)
     value, slope = function(t)
     epsilon = 4 * torch.finfo(t.dtype).eps
+    settled = value == target
     for iteration in range(iterations):
+        if bool(settled.all()):
+            break
         below = value < target
         low, high = torch.where(below, t, low), torch.where(below, high, t)
         newton = t + (target - value) / slope
         # Every fourth step bisects: Newton may creep along one side of a long flat stretch.
         inside = (newton >= low) & (newton <= high) & (iteration % 4 != 3)
         step = torch.where(inside, newton, (low + high) / 2)
+        step = torch.where(settled, t, step)  # a bisection would lead away from a root found
         moved = (step - t).abs()
         t = step
         value, slope = function(t)
-        settled = (moved <= epsilon * (1 + t.abs())) | (value == target)
-        if bool(settled.all()):
-            break
+        settled = settled | (moved <= epsilon * (1 + t.abs())) | (value == target)
     return t, slope

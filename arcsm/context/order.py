@@ -32,7 +32,7 @@ def resolve_order(
     try:
         indices = tuple(int(index) for index in order)
         whole = all(index == given for index, given in zip(indices, order, strict=True))
-    except (TypeError, ValueError):
+    except (TypeError, ValueError, OverflowError):
         indices, whole = (), False
     if not whole or sorted(indices) != list(range(dims)):
         raise InputError(

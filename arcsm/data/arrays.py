@@ -1,5 +1,6 @@
 """Arrays as they come in: checked once, at the door."""
 
+import warnings
 from typing import Any
 
 import numpy as np
@@ -25,8 +26,12 @@ def as_rows(
             raise InputError(
                 f"expected {name} of dtype {_ACCEPTED}, got {x.dtype};{_remedy(str(x.dtype), name)}"
             )
-        # Negative strides have no tensor; a copy is the only way to one.
-        x = torch.from_numpy(x if min((0, *x.strides)) >= 0 else x.copy())
+        # Strides that are negative or split a number have no tensor; a copy is the only way to one.
+        if any(stride < 0 or stride % x.itemsize for stride in x.strides):
+            x = x.copy()
+        with warnings.catch_warnings():  # torch warns of arrays that must not be written to
+            warnings.filterwarnings("ignore", "The given NumPy array is not writable")
+            x = torch.from_numpy(x)
     if not isinstance(x, Tensor):
         raise InputError(
             f"expected {name} as a numpy array or a torch tensor, got {type(x).__name__};"
@@ -63,11 +68,14 @@ def as_training_rows(x: Any, *, dims: int | None = None, name: str = "x") -> Ten
     piece of memory and a large table is not copied unasked. It must have two rows or more, and no
     column may be constant: a constant has no density.
     """
-    contiguous = x.flags["C_CONTIGUOUS"] if isinstance(x, np.ndarray) else None
     rows = as_rows(x, dims=dims, name=name)
-    if not (rows.is_contiguous() if contiguous is None else contiguous):
+    if isinstance(x, np.ndarray):  # of which `rows` may be a copy
+        contiguous, strides = x.flags["C_CONTIGUOUS"], tuple(s // x.itemsize for s in x.strides)
+    else:
+        contiguous, strides = rows.is_contiguous(), rows.stride()
+    if not contiguous:
         raise InputError(
-            f"expected {name} in contiguous memory, row after row, got strides {rows.stride()} for"
+            f"expected {name} in contiguous memory, row after row, got strides {strides} for"
             f" shape {tuple(rows.shape)}; pass numpy.ascontiguousarray(x) or x.contiguous()"
         )
     if len(rows) < 2:

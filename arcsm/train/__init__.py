@@ -1,0 +1,16 @@
+"""Training: one visible loop, and checkpoints that resume to the same bits."""
+
+from arcsm.train.checkpoint import load_model, save_model
+from arcsm.train.loop import History, Progress, TrainConfig, fit
+from arcsm.train.staged import fit_staged, load_staged
+
+__all__ = [
+    "History",
+    "Progress",
+    "TrainConfig",
+    "fit",
+    "fit_staged",
+    "load_model",
+    "load_staged",
+    "save_model",
+]

@@ -1,0 +1,152 @@
+"""Models and training states on disk: safetensors for numbers, JSON for the rest.
+
+Nothing is ever unpickled. Each file is replaced as a whole, and carries in its header the
+configuration that it belongs to, so that a file of another model is recognised.
+"""
+
+import json
+import os
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import torch
+from safetensors import SafetensorError, safe_open
+from safetensors.torch import save_file
+from torch import Tensor
+
+from arcsm.autoregressive import AutoregressiveModel
+from arcsm.baselines import MixtureMADE
+from arcsm.errors import CheckpointError, InputError
+from arcsm.files import atomic_path, write_json
+from arcsm.model import ARCSM
+
+FORMAT = "arcsm-checkpoint"
+VERSION = 1
+
+_KINDS: dict[str, Any] = {"ARCSM": ARCSM, "MixtureMADE": MixtureMADE}
+_DTYPES = {"float32": torch.float32, "float64": torch.float64}
+
+
+def save_model(directory: str | os.PathLike[str], model: AutoregressiveModel) -> None:
+    """Write `model` to a directory: config.json and model.safetensors."""
+    description = describe(model)
+    tensors = {name: value.detach().contiguous() for name, value in model.state_dict().items()}
+    write_tensors(Path(directory) / "model.safetensors", tensors, description)
+    write_json(Path(directory) / "config.json", description)
+
+
+def load_model(
+    directory: str | os.PathLike[str], *, device: torch.device | str = "cpu"
+) -> AutoregressiveModel:
+    """Read a model that `save_model` wrote; refuse, naming the file, what is not one."""
+    path = Path(directory) / "config.json"
+    try:
+        description = json.loads(path.read_text(encoding="utf-8"))
+    except OSError as error:
+        raise CheckpointError(
+            f"expected a model's config.json in {os.fspath(directory)!r}, got none;"
+            " check the path of the model"
+        ) from error
+    except ValueError as error:
+        raise CheckpointError(
+            f"expected JSON in {os.fspath(path)!r}, got: {error}; the file is damaged"
+        ) from error
+    tensors, header = read_tensors(Path(directory) / "model.safetensors", device=device)
+    if header != description:
+        raise CheckpointError(
+            f"expected config.json and model.safetensors in {os.fspath(directory)!r} of one model,"
+            " got two different ones; restore both from the same source"
+        )
+    model = build(description)
+    load_weights(model, tensors, os.fspath(directory))
+    return model.to(device)
+
+
+def describe(model: AutoregressiveModel) -> dict[str, Any]:
+    """Return what rebuilds `model` without its weights."""
+    kind = type(model).__name__
+    if kind not in _KINDS:
+        raise InputError(f"expected a model among {', '.join(_KINDS)}, got {kind}")
+    return {
+        "format": FORMAT,
+        "version": VERSION,
+        "kind": kind,
+        "dtype": str(model.shift.dtype).removeprefix("torch."),
+        # Through JSON, so that tuples compare equal to what comes back from a file.
+        "model": json.loads(json.dumps(model.config)),
+    }
+
+
+def build(description: Mapping[str, Any]) -> AutoregressiveModel:
+    """Return the model of a description, its weights still random."""
+    check_description(description)
+    try:
+        model = _KINDS[description["kind"]].from_config(description["model"])
+        model = model.to(_DTYPES[description["dtype"]])
+    except (KeyError, TypeError, ValueError) as error:
+        raise CheckpointError(
+            f"expected the configuration of a {description['kind']}, got one that does not fit:"
+            f" {error}; load the model with the release of arcsm that wrote it"
+        ) from error
+    assert isinstance(model, AutoregressiveModel)
+    return model
+
+
+def check_description(description: object) -> None:
+    """Refuse a header that is not one of ours."""
+    if not isinstance(description, Mapping) or description.get("format") != FORMAT:
+        raise CheckpointError(
+            "expected a checkpoint of arcsm, got a file of another program; check the path"
+        )
+    if description.get("version") != VERSION or description.get("kind") not in _KINDS:
+        raise CheckpointError(
+            f"expected version {VERSION} of {' or '.join(_KINDS)}, got version"
+            f" {description.get('version')!r} of {description.get('kind')!r};"
+            " load it with the release of arcsm that wrote it"
+        )
+
+
+def load_weights(model: AutoregressiveModel, tensors: Mapping[str, Tensor], name: str) -> None:
+    """Copy `tensors` into `model`; refuse other names or shapes."""
+    expected = {key: tuple(value.shape) for key, value in model.state_dict().items()}
+    got = {key: tuple(value.shape) for key, value in tensors.items()}
+    if expected != got:
+        wrong = sorted(k for k in expected.keys() | got.keys() if expected.get(k) != got.get(k))
+        raise CheckpointError(
+            f"expected the weights of this model in {name!r}, got others: {wrong[0]} has shape"
+            f" {got.get(wrong[0])} where {expected.get(wrong[0])} belongs"
+        )
+    model.load_state_dict(dict(tensors))
+
+
+def write_tensors(path: Path, tensors: Mapping[str, Tensor], header: Mapping[str, Any]) -> None:
+    """Replace the file at `path` by `tensors`, with `header` as JSON in its metadata."""
+    with atomic_path(path) as temporary:
+        save_file(dict(tensors), os.fspath(temporary), {"header": json.dumps(header)})
+
+
+def read_tensors(
+    path: Path, *, device: torch.device | str = "cpu"
+) -> tuple[dict[str, Tensor], dict[str, Any]]:
+    """Return the tensors and the header of a file that `write_tensors` wrote."""
+    name = os.fspath(path)
+    if not path.is_file():
+        raise CheckpointError(f"expected a checkpoint at {name!r}, got none; check the path")
+    try:
+        with safe_open(name, framework="pt", device=str(device)) as file:
+            metadata = file.metadata() or {}
+            tensors = {key: file.get_tensor(key) for key in file.keys()}  # noqa: SIM118
+        header = json.loads(metadata["header"])
+    except (SafetensorError, ValueError) as error:
+        raise CheckpointError(
+            f"expected a whole safetensors file at {name!r}, got a damaged or foreign one:"
+            f" {error}; restore it from a copy or train again"
+        ) from error
+    except KeyError as error:
+        raise CheckpointError(
+            f"expected a checkpoint of arcsm at {name!r}, got a safetensors file of another"
+            " program; check the path"
+        ) from error
+    check_description(header)
+    return tensors, header

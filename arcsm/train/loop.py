@@ -1,0 +1,442 @@
+"""The training loop: read it from top to bottom.
+
+All randomness of step t (which rows, which noise) is drawn from generators seeded by (seed, t)
+alone, for the whole batch across all processes. So a run that was killed goes on to the same bits
+from its last checkpoint, and several processes compute the same step as one.
+"""
+
+import atexit
+import hashlib
+import json
+import math
+import os
+import time
+import warnings
+from collections.abc import Callable
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import Any
+
+import torch
+import torch.distributed as dist
+from jaxtyping import Float, Int
+from torch import Tensor, nn
+from torch.nn.parallel import DistributedDataParallel
+
+from arcsm.autoregressive import AutoregressiveModel
+from arcsm.data.arrays import as_rows, as_training_rows
+from arcsm.errors import InputError, NonFiniteLossError
+from arcsm.files import remove_stale_temporaries
+from arcsm.train.checkpoint import save_model
+from arcsm.train.state import TrainState, load_state, refuse_existing, save_state
+
+
+@dataclass(frozen=True)
+class TrainConfig:
+    """How to train. `noise` and `objective` hold options of the model's `draw_noise` and loss.
+
+    `steps` optimiser steps on batches of `batch_size` rows over all processes; the learning rate
+    warms up linearly and falls to 0 along a cosine. A share `validation` of the rows is held out;
+    every `evaluate_every` steps the averaged weights are scored on it, the best are kept, and
+    training stops after `patience` evaluations without a better one. `bfloat16` computes the
+    context network in half precision; `compile` uses torch.compile where a compiler is found.
+    """
+
+    steps: int = 4000
+    batch_size: int = 512
+    learning_rate: float = 5e-3
+    warmup: int = 200
+    weight_decay: float = 0.0
+    clip: float = 1.0
+    ema: float = 0.998
+    validation: float = 0.1
+    evaluate_every: int = 250
+    patience: int | None = None
+    checkpoint_every: int = 500
+    compile: bool = False
+    bfloat16: bool = False
+    seed: int = 0
+    noise: dict[str, Any] = field(default_factory=dict)
+    objective: dict[str, Any] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        number = (int, float)
+        checks = {
+            "steps": _is_whole(self.steps, 1),
+            "batch_size": _is_whole(self.batch_size, 1),
+            "learning_rate": isinstance(self.learning_rate, number)
+            and 0 < self.learning_rate < math.inf,
+            "warmup": _is_whole(self.warmup, 0),
+            "weight_decay": isinstance(self.weight_decay, number)
+            and 0 <= self.weight_decay < math.inf,
+            "clip": isinstance(self.clip, number) and self.clip > 0,
+            "ema": isinstance(self.ema, number) and 0 <= self.ema < 1,
+            "validation": isinstance(self.validation, number) and 0 <= self.validation < 1,
+            "evaluate_every": _is_whole(self.evaluate_every, 1),
+            "patience": self.patience is None or _is_whole(self.patience, 1),
+            "checkpoint_every": _is_whole(self.checkpoint_every, 1),
+            "compile": isinstance(self.compile, bool),
+            "bfloat16": isinstance(self.bfloat16, bool),
+            "seed": _is_whole(self.seed),
+            "noise": _survives_json(self.noise),
+            "objective": _survives_json(self.objective),
+        }
+        for name, good in checks.items():
+            if not good:
+                raise InputError(
+                    f"expected {name} in its range, got {getattr(self, name)!r};"
+                    " see the documentation of TrainConfig"
+                )
+
+
+@dataclass(frozen=True)
+class Progress:
+    """What a progress callback is told after each logged step."""
+
+    step: int
+    steps: int
+    loss: float
+    validation: float | None
+    seconds: float
+
+
+@dataclass(frozen=True)
+class History:
+    """What happened: (step, mean training loss since the last entry), (step, held-out loss)."""
+
+    training: list[tuple[int, float]]
+    validation: list[tuple[int, float]]
+    best_step: int
+    steps: int
+    seconds: float
+
+
+def fit(
+    model: AutoregressiveModel,
+    x: Any,
+    config: TrainConfig | None = None,
+    *,
+    weight: Any = None,
+    condition: Any = None,
+    directory: str | os.PathLike[str] | None = None,
+    resume: bool = False,
+    progress: Callable[[Progress], None] | None = None,
+) -> History:
+    """Train `model` on the rows of `x`.
+
+    It ends with the averaged weights: those that did best on the held-out rows, if there are any.
+    `weight` gives each row a weight. With a `directory` the state is written there every
+    `checkpoint_every` steps, and the finished model at the end; `resume` goes on from that state,
+    with the same data and configuration, as if nothing had happened.
+    """
+    config = config or TrainConfig()
+    started = time.monotonic()
+    rows = as_training_rows(x, dims=model.dims)
+    weights = _check_weights(weight, len(rows))
+    conditions = _check_condition(condition, len(rows), model.context.condition_dims)
+    device, dtype = model.shift.device, model.shift.dtype
+    _check_range(rows, dtype, "x")
+    _check_range(conditions, dtype, "condition")
+    fingerprint = _fingerprint(rows, weights, conditions)
+    rank, world = _join_processes(next(model.parameters()).device)
+    if world > 1 and config.batch_size % world:
+        raise InputError(
+            f"expected a batch size that {world} processes can share, got {config.batch_size};"
+            f" use a multiple of {world}"
+        )
+
+    # Rows of weight 0 say nothing; a batch of them alone would have no mean.
+    kept = weights.nonzero()[:, 0]
+    shuffled = kept[torch.randperm(len(kept), generator=_generator(config.seed, "split"))]
+    # Two rows at least remain: one has no spread.
+    held_out = min(round(config.validation * len(kept)), len(kept) - 2)
+    data = _Data(rows, weights, conditions, shuffled[held_out:], device, dtype)
+    check = _Data(rows, weights, conditions, shuffled[:held_out], device, dtype)
+    batch = min(config.batch_size, len(data.x) // world * world)
+    if batch < world:
+        raise InputError(f"expected a row for each of {world} processes, got {len(data.x)} rows")
+
+    with torch.no_grad():
+        model.standardise(data.x)
+    optimizer = torch.optim.AdamW(
+        model.parameters(),
+        lr=config.learning_rate,
+        betas=(0.9, 0.99),
+        weight_decay=config.weight_decay,
+        fused=True,
+    )
+    # Before the averages start: the processes are given the same weights here.
+    objective = _wrap(model, config, world)
+    state = TrainState.start(model)
+    if directory is not None:
+        if Path(directory).is_dir():
+            remove_stale_temporaries(directory)
+        if resume:
+            load_state(directory, model, optimizer, state, asdict(config), fingerprint)
+        else:
+            refuse_existing(directory)
+
+    model.train()
+    for step in range(state.step, config.steps):
+        if state.stopped:
+            break
+        # Which rows, and which noise: the same for any number of processes.
+        chosen = _batch_rows(len(data.x), batch, step, config.seed)
+        noise = model.draw_noise(
+            batch, generator=_generator(config.seed, "noise", step, device), **config.noise
+        )
+        share = slice(rank * batch // world, (rank + 1) * batch // world)
+        mine = chosen[share].to(device)
+        scale = world / data.weight[chosen.to(device)].sum()
+
+        for group in optimizer.param_groups:
+            group["lr"] = config.learning_rate * _schedule(step, config)
+        loss = objective(
+            data.x[mine],
+            data.weight[mine] * scale,
+            None if data.condition is None else data.condition[mine],
+            type(noise)(*(part[share].to(dtype) for part in noise)),
+        )
+        optimizer.zero_grad(set_to_none=True)
+        loss.backward()
+        norm = nn.utils.clip_grad_norm_(model.parameters(), config.clip)
+        optimizer.step()
+        state.average(model, config.ema)
+        state.step = step + 1
+
+        state.watch(loss.detach(), norm)
+        evaluate = state.step % config.evaluate_every == 0 or state.step == config.steps
+        keep = state.step % config.checkpoint_every == 0 or state.step == config.steps
+        if evaluate or keep or device.type == "cpu" or state.step % 50 == 0:
+            _halt_if_not_finite(state, data, batch, config)
+        if world > 1 and (evaluate or keep):
+            dist.all_reduce(state.total)
+            state.total /= world
+        if evaluate:
+            validation = _validate(model, state, check, config)
+            state.record(validation, config.patience)
+            if progress is not None and rank == 0:
+                progress(
+                    Progress(
+                        state.step,
+                        config.steps,
+                        state.training[-1][1],
+                        validation,
+                        time.monotonic() - started,
+                    )
+                )
+        if directory is not None and rank == 0 and (keep or state.stopped):
+            save_state(directory, model, optimizer, state, asdict(config), fingerprint)
+
+    state.finish(model)
+    model.eval()
+    if directory is not None and rank == 0:
+        save_model(directory, model)
+    return History(
+        state.training,
+        state.validation,
+        state.best_step,
+        state.step,
+        time.monotonic() - started,
+    )
+
+
+class _Data:
+    """The chosen rows on the model's device, with their weights and conditions."""
+
+    def __init__(
+        self,
+        x: Tensor,
+        weight: Tensor,
+        condition: Tensor | None,
+        chosen: Int[Tensor, "chosen"],
+        device: torch.device,
+        dtype: torch.dtype,
+    ):
+        self.rows = chosen  # where each row stands in the data as it was given
+        self.x = x[chosen.to(x.device)].to(device, dtype)
+        self.weight = weight[chosen].to(device, dtype)
+        self.condition = (
+            None if condition is None else condition[chosen.to(condition.device)].to(device, dtype)
+        )
+
+
+class _Objective(nn.Module):
+    """The loss inside a module's forward, as DistributedDataParallel and torch.compile want it."""
+
+    def __init__(self, model: AutoregressiveModel, config: TrainConfig):
+        super().__init__()
+        self.model, self.options = model, config.objective
+        self.half_precision = config.bfloat16
+
+    def forward(self, x: Tensor, weight: Tensor, condition: Tensor | None, noise: Any) -> Tensor:
+        with torch.autocast(x.device.type, torch.bfloat16, enabled=self.half_precision):
+            terms = self.model.loss_terms(x, noise, condition=condition, **self.options)
+        return (weight * terms).sum()
+
+
+def _wrap(model: AutoregressiveModel, config: TrainConfig, world: int) -> Callable[..., Tensor]:
+    objective: nn.Module = _Objective(model, config)
+    if world > 1:
+        objective = DistributedDataParallel(objective)
+    return _compiled(objective) if config.compile else objective
+
+
+def _compiled(objective: nn.Module) -> Callable[..., Tensor]:
+    """Return the compiled objective, which falls back to the eager one if the first call fails."""
+    chosen: list[Callable[..., Tensor]] = []
+
+    def call(*arguments: Any) -> Tensor:
+        if not chosen:
+            try:
+                compiled = torch.compile(objective)
+                loss = compiled(*arguments)
+                chosen.append(compiled)
+                return loss
+            except Exception as error:
+                reason = str(error).strip().splitlines()[0] if str(error).strip() else repr(error)
+                warnings.warn(
+                    f"torch.compile failed and training goes on without it: {reason}",
+                    RuntimeWarning,
+                    stacklevel=2,
+                )
+                chosen.append(objective)
+        return chosen[0](*arguments)
+
+    return call
+
+
+def _schedule(step: int, config: TrainConfig) -> float:
+    """Return the factor of the learning rate: a linear warm-up, then a cosine down to 0."""
+    warm = min(1.0, (step + 1) / (config.warmup + 1))
+    return warm * (0.5 + 0.5 * math.cos(math.pi * step / config.steps))
+
+
+def _generator(
+    seed: int, purpose: str, index: int = 0, device: torch.device | str = "cpu"
+) -> torch.Generator:
+    """Return a generator that depends on nothing but its arguments."""
+    digest = hashlib.sha256(f"{seed}/{purpose}/{index}".encode()).digest()
+    return torch.Generator(device).manual_seed(int.from_bytes(digest[:8], "big") >> 1)
+
+
+def _batch_rows(count: int, batch: int, step: int, seed: int) -> Int[Tensor, "batch"]:
+    """Return the rows of a step: epochs are permutations, cut into whole batches."""
+    per_epoch = count // batch
+    epoch, place = divmod(step, per_epoch)
+    permutation = torch.randperm(count, generator=_generator(seed, "epoch", epoch))
+    return permutation[place * batch : (place + 1) * batch]
+
+
+@torch.no_grad()
+def _validate(
+    model: AutoregressiveModel, state: TrainState, check: _Data, config: TrainConfig
+) -> float | None:
+    """Return the held-out loss of the averaged weights, with the same noise each time."""
+    if len(check.x) == 0:
+        return None
+    model.eval()
+    total = torch.zeros((), dtype=torch.float64, device=check.x.device)
+    with state.averaged(model):
+        for start in range(0, len(check.x), config.batch_size):
+            piece = slice(start, start + config.batch_size)
+            x = check.x[piece]
+            noise = model.draw_noise(
+                len(x),
+                generator=_generator(config.seed, "validation", start, x.device),
+                **config.noise,
+            )
+            noise = type(noise)(*(part.to(x.dtype) for part in noise))
+            condition = None if check.condition is None else check.condition[piece]
+            terms = model.loss_terms(x, noise, condition=condition, **config.objective)
+            total += (terms * check.weight[piece]).sum().double()
+    model.train()
+    return (total / check.weight.sum()).item()
+
+
+def _halt_if_not_finite(state: TrainState, data: _Data, batch: int, config: TrainConfig) -> None:
+    bad = int(state.bad_step)
+    if bad < 0:
+        return
+    rows = data.rows[_batch_rows(len(data.x), batch, bad, config.seed)].tolist()
+    shown = ", ".join(map(str, rows[:20])) + (", …" if len(rows) > 20 else "")
+    raise NonFiniteLossError(
+        f"expected a finite loss and gradient, got one that is not at step {bad}, in the batch of"
+        f" rows {shown}; look at these rows, or lower the learning rate ({config.learning_rate})"
+    )
+
+
+def _join_processes(device: torch.device) -> tuple[int, int]:
+    """Return this process's rank and the number of processes, joining them under torchrun."""
+    if not dist.is_available():
+        return 0, 1
+    if not dist.is_initialized():
+        if int(os.environ.get("WORLD_SIZE", "1")) == 1:
+            return 0, 1
+        dist.init_process_group("nccl" if device.type == "cuda" else "gloo")
+        atexit.register(_leave_processes)
+    return dist.get_rank(), dist.get_world_size()
+
+
+def _leave_processes() -> None:
+    if dist.is_initialized():
+        dist.destroy_process_group()
+
+
+def _is_whole(value: object, least: float = -math.inf) -> bool:
+    return isinstance(value, int) and not isinstance(value, bool) and value >= least
+
+
+def _survives_json(options: object) -> bool:
+    """Say whether a checkpoint can hold `options`, such that they compare equal when read."""
+    try:
+        return isinstance(options, dict) and json.loads(json.dumps(options)) == options
+    except (TypeError, ValueError):
+        return False
+
+
+def _check_range(rows: Tensor | None, dtype: torch.dtype, name: str) -> None:
+    """Refuse numbers that become infinite in the precision of the model."""
+    if rows is None:
+        return
+    largest = max(abs(end.item()) for end in rows.aminmax())
+    if largest > torch.finfo(dtype).max:
+        raise InputError(
+            f"expected numbers in {name} within the range of {dtype}, got {largest};"
+            " rescale the columns, or use model.double()"
+        )
+
+
+def _check_weights(weight: Any, count: int) -> Float[Tensor, "rows"]:
+    if weight is None:
+        return torch.ones(count, dtype=torch.float64)
+    weights = torch.as_tensor(weight, dtype=torch.float64).cpu()
+    good = weights.shape == (count,) and bool(weights.isfinite().all())
+    if not good or bool((weights < 0).any()) or int((weights > 0).sum()) < 2:
+        raise InputError(
+            f"expected {count} finite weights, none negative and at least two above 0, got shape"
+            f" {tuple(weights.shape)}; pass one weight for each row"
+        )
+    return weights / weights.max()  # only their ratios count; tiny ones would vanish in float32
+
+
+def _check_condition(condition: Any, count: int, dims: int) -> Tensor | None:
+    if condition is None and dims == 0:
+        return None
+    if condition is None or dims == 0:
+        got = "none" if condition is None else "one"
+        raise InputError(f"expected a condition of {dims} columns, got {got}; see condition_dims")
+    rows = as_rows(condition, dims=dims, name="condition")
+    if len(rows) != count:
+        raise InputError(f"expected {count} rows of condition, got {len(rows)}; one for each row")
+    return rows
+
+
+def _fingerprint(*tensors: Tensor | None) -> str:
+    """Return a digest of the data, by which a resumed run knows that it is the same."""
+    digest = hashlib.sha256()
+    for tensor in tensors:
+        if tensor is not None:
+            digest.update(f"{tuple(tensor.shape)} {tensor.dtype}".encode())
+            digest.update(tensor.detach().cpu().contiguous().numpy().tobytes())
+    return digest.hexdigest()
