@@ -13,10 +13,10 @@ closed forms, eager, its derivative taken by a second backward pass.
 import argparse
 import gc
 import multiprocessing
-import resource
 import statistics
 import time
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -121,20 +121,31 @@ def peak_memory(variant: str, dims: int, batch: int, device: str) -> float:
         step()
         peak = torch.cuda.max_memory_allocated() - before
         return peak / 2**20
-    # The resident peak of a process can't be reset: each measurement has a process of its own.
+    # Memory that a process once had may stay with it: each measurement has a process of its own.
     context = multiprocessing.get_context("spawn")
     with context.Pool(1) as pool:
         return pool.apply(resident_peak, (variant, dims, batch))
 
 
 def resident_peak(variant: str, dims: int, batch: int) -> float:
+    """Return the MiB at the peak of two steps beyond those before the model was made (Linux)."""
     tiny = make_step(variant, 2, 8, "cpu")  # loads the compiler and the libraries
     tiny()
-    before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    gc.collect()
+    before = resident("VmRSS")
     step = make_step(variant, dims, batch, "cpu")
-    for _ in range(3):
-        step()
-    return (resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before) / 1024
+    step()
+    Path("/proc/self/clear_refs").write_text("5")  # the peak starts anew, without the compiler's
+    step()
+    step()
+    return (resident("VmHWM") - before) / 1024
+
+
+def resident(field: str) -> int:
+    for line in Path("/proc/self/status").read_text().splitlines():
+        if line.startswith(field):
+            return int(line.split()[1])
+    raise OSError(f"expected {field} in the status of the process, got none")
 
 
 def main() -> None:

@@ -31,6 +31,7 @@ def random_model(
     density: str = "flow",
     condition_dims: int = 0,
     sigma_min: float = 0.2,
+    steps: int = 5,
     seed: int = 0,
     **options: Any,
 ) -> ARCSM:
@@ -39,7 +40,7 @@ def random_model(
         dims,
         hidden=(16, 16),
         width=6,
-        steps=5,
+        steps=steps,
         frequencies=1,
         order=order,
         density=density,
@@ -132,7 +133,7 @@ def panels(conditional: Any, rows: int, count: int) -> tuple[Tensor, Tensor]:
     ("density", "order"), [("flow", "natural"), ("flow", [1, 0]), ("quadrature", [1, 0])]
 )
 def test_density_integrates_to_one_over_the_plane(density: str, order: Any) -> None:
-    model = random_model(2, order=order, density=density, sigma_min=0.4)
+    model = random_model(2, order=order, density=density, sigma_min=0.4, steps=3)
     first, second = model.context.order
     count = {"flow": 6, "quadrature": 4}[density]  # the flow makes narrower features
     marginal = model.conditional(model.shift[None], first)
