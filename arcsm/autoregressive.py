@@ -56,16 +56,23 @@ class AutoregressiveModel(nn.Module, ABC):
         """Return the training loss of each row, given the noise that was drawn for it."""
 
     @torch.no_grad()
-    def standardise(self, x: Float[Tensor, "rows dims"]) -> None:
-        """Set shift and scale to the mean and the standard deviation of the columns of `x`."""
+    def standardise(
+        self, x: Float[Tensor, "rows dims"], weight: Float[Tensor, "rows"] | None = None
+    ) -> None:
+        """Set shift and scale to the (weighted) mean and standard deviation of the columns."""
         # By comparison: the standard deviation of equal numbers may be rounded away from 0.
         constant = (x == x[0]).all(0).nonzero().flatten().tolist()
         if constant:
             raise InputError(
                 f"expected columns that vary, got constant columns {constant}; leave them out"
             )
-        self.shift.copy_(x.double().mean(0))
-        self.scale.copy_(x.double().std(0))
+        rows = x.double()
+        share = torch.full_like(rows[:, :1], 1 / len(rows))
+        if weight is not None:
+            share = (weight.double() / weight.double().sum())[:, None]
+        mean = (share * rows).sum(0)
+        self.shift.copy_(mean)
+        self.scale.copy_((share * (rows - mean).square()).sum(0).sqrt())
 
     def standardised(self, x: Any) -> Float[Tensor, "rows dims"]:
         """Return the rows of `x`, checked, in standardised units."""

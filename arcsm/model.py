@@ -71,7 +71,7 @@ class ARCSM(AutoregressiveModel):
         cls,
         dims: int,
         *,
-        hidden: Sequence[int] = (128, 128, 128),
+        hidden: Sequence[int] | None = None,
         width: int | None = None,
         frequencies: int | None = None,
         order: str | Sequence[int] = "natural",

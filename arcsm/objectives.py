@@ -80,11 +80,8 @@ def draw_perturbation(
         sigma = noise.draw((rows, 1, levels), generator=generator, device=device)
     else:
         sigma = torch.full((rows, 1, levels), noise.ladder()[stage], device=device)
-    return Perturbation(
-        sigma,
-        torch.randn((rows, dims, levels), generator=generator, device=device),
-        torch.randn((rows, dims), generator=generator, device=device),
-    )
+    normal = torch.randn((rows, dims, levels + 1), generator=generator, device=device)
+    return Perturbation(sigma, normal[..., :-1], normal[..., -1])
 
 
 def annealed_csm_terms(

@@ -76,9 +76,7 @@ def test_the_papers_stages_learn_and_sample(tmp_path) -> None:
     for ours, theirs in zip(staged.stages, again.stages, strict=True):
         for name, value in ours.state_dict().items():
             assert torch.equal(value, theirs.state_dict()[name])
-    assert not torch.equal(
-        staged.stages[0].head.output.weight, staged.stages[2].head.output.weight
-    )
+    assert not torch.equal(staged.stages[0].head.output.weight, staged.stages[2].head.output.weight)
     drawn = staged.sample(3_000, generator=generator, langevin_steps=60)
     # Smoothed by σ_L = 0.1 standard deviations, and seen through 3,000 rows.
     torch.testing.assert_close(drawn.mean(0), x.mean(0), atol=0.12, rtol=0)

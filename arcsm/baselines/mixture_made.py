@@ -174,7 +174,7 @@ class MixtureMADE(AutoregressiveModel):
         *,
         components: int = 10,
         kind: str = "logistic",
-        hidden: Sequence[int] = (128, 128, 128),
+        hidden: Sequence[int] | None = None,
         frequencies: int | None = None,
         order: str | Sequence[int] = "natural",
         condition_dims: int = 0,
@@ -226,7 +226,7 @@ class MixtureMADE(AutoregressiveModel):
         condition: Float[Tensor, "rows condition_dims"] | None = None,
     ) -> Mixture:
         """Return the conditionals of standardised rows."""
-        return KINDS[self.kind].from_context(self.context(z, condition))
+        return KINDS[self.kind].from_context(self.context(z, condition).to(z.dtype))
 
     def draw_noise(
         self, rows: int, *, generator: torch.Generator | None = None

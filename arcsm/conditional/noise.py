@@ -20,7 +20,7 @@ class Noise:
     context (Appendix C.2 writes σ̂ = σ_D, a slip for σ_L), and the smoothing of the density that a
     model finally stands for.
 
-    >>> Noise(1.0, 0.01, levels=3).ladder()
+    >>> [round(sigma, 6) for sigma in Noise(1.0, 0.01, levels=3).ladder()]
     [1.0, 0.1, 0.01]
     """
 

@@ -71,7 +71,9 @@ class MADE(ContextNetwork):
     """Masked autoencoder: one pass gives the contexts of all scalars.
 
     `hidden` lists the widths of the hidden layers: the first is reached by a masked linear map
-    from the data, each further one by a residual block. With `frequencies` = n every scalar x is
+    from the data, each further one by a residual block. The default is three layers of at least
+    128 units and one for each scalar: in a layer narrower than that some degrees have no unit, and
+    a context misses the scalars just before its own. With `frequencies` = n every scalar x is
     accompanied by sin 2ᵏx and cos 2ᵏx for k < n: a plain network is slow to learn contexts that
     change quickly with a scalar. The default is 4 for fewer than 64 scalars, and 0 from there on,
     where reading the waves would dominate the cost.
@@ -87,13 +89,13 @@ class MADE(ContextNetwork):
         dims: int,
         *,
         width: int = 32,
-        hidden: Sequence[int] = (128, 128, 128),
+        hidden: Sequence[int] | None = None,
         frequencies: int | None = None,
         order: str | Sequence[int] = "natural",
         condition_dims: int = 0,
     ):
         super().__init__()
-        hidden = tuple(hidden)
+        hidden = (max(128, dims),) * 3 if hidden is None else tuple(hidden)
         if frequencies is None:
             frequencies = 4 if dims < 64 else 0
         if min(dims, width, frequencies + 1, condition_dims + 1, *hidden, len(hidden)) < 1:

@@ -6,6 +6,7 @@ from its last checkpoint, and several processes compute the same step as one.
 """
 
 import atexit
+import functools
 import hashlib
 import json
 import math
@@ -131,6 +132,8 @@ def fit(
     """
     config = config or TrainConfig()
     started = time.monotonic()
+    if resume and directory is None:
+        raise InputError("expected the directory of the run to resume, got none; pass directory")
     rows = as_training_rows(x, dims=model.dims)
     weights = _check_weights(weight, len(rows))
     conditions = _check_condition(condition, len(rows), model.context.condition_dims)
@@ -156,8 +159,7 @@ def fit(
     if batch < world:
         raise InputError(f"expected a row for each of {world} processes, got {len(data.x)} rows")
 
-    with torch.no_grad():
-        model.standardise(data.x)
+    model.standardise(data.x, data.weight)
     optimizer = torch.optim.AdamW(
         model.parameters(),
         lr=config.learning_rate,
@@ -232,6 +234,8 @@ def fit(
     model.eval()
     if directory is not None and rank == 0:
         save_model(directory, model)
+    if world > 1:
+        dist.barrier()  # nobody returns before the model is on disk
     return History(
         state.training,
         state.validation,
@@ -279,17 +283,21 @@ def _wrap(model: AutoregressiveModel, config: TrainConfig, world: int) -> Callab
     objective: nn.Module = _Objective(model, config)
     if world > 1:
         objective = DistributedDataParallel(objective)
-    return _compiled(objective) if config.compile else objective
+    if not config.compile:
+        return objective
+    # On one GPU the step is replayed as a captured graph: launching its kernels takes longer.
+    graphs = world == 1 and model.shift.is_cuda
+    return _compiled(objective, "reduce-overhead" if graphs else "default")
 
 
-def _compiled(objective: nn.Module) -> Callable[..., Tensor]:
+def _compiled(objective: nn.Module, mode: str) -> Callable[..., Tensor]:
     """Return the compiled objective, which falls back to the eager one if the first call fails."""
     chosen: list[Callable[..., Tensor]] = []
 
     def call(*arguments: Any) -> Tensor:
         if not chosen:
             try:
-                compiled = torch.compile(objective)
+                compiled = torch.compile(objective, mode=mode)
                 loss = compiled(*arguments)
                 chosen.append(compiled)
                 return loss
@@ -324,8 +332,12 @@ def _batch_rows(count: int, batch: int, step: int, seed: int) -> Int[Tensor, "ba
     """Return the rows of a step: epochs are permutations, cut into whole batches."""
     per_epoch = count // batch
     epoch, place = divmod(step, per_epoch)
-    permutation = torch.randperm(count, generator=_generator(seed, "epoch", epoch))
-    return permutation[place * batch : (place + 1) * batch]
+    return _permutation(count, epoch, seed)[place * batch : (place + 1) * batch]
+
+
+@functools.lru_cache(maxsize=1)
+def _permutation(count: int, epoch: int, seed: int) -> Int[Tensor, "count"]:
+    return torch.randperm(count, generator=_generator(seed, "epoch", epoch))
 
 
 @torch.no_grad()
