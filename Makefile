@@ -1,5 +1,7 @@
 # Every target sets up what it needs: a virtual environment in .venv, installed once.
 PYTHON ?= python3
+# The tensors of the tests are small: a second thread costs more than it brings.
+PYTEST = OMP_NUM_THREADS=1 $(BIN)/python -m pytest
 VENV := .venv
 BIN := $(VENV)/bin
 INSTALLED := $(VENV)/.installed
@@ -14,10 +16,10 @@ demo: $(INSTALLED) ## run the demonstration (options: make demo ARGS="--help")
 	$(BIN)/arcsm demo $(ARGS)
 
 test: lint ## linters, types, layers and every test
-	$(BIN)/python -m pytest
+	$(PYTEST)
 
 check: lint ## the same without the slow tests
-	$(BIN)/python -m pytest -m "not slow"
+	$(PYTEST) -m "not slow"
 
 lint: $(INSTALLED) ## linters, types and layers alone
 	$(BIN)/python -m ruff check .

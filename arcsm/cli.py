@@ -21,6 +21,11 @@ from arcsm import __version__
 from arcsm.errors import ArcsmError, InputError
 
 
+# OpenMP threads wait for each other by spinning. On a machine with other work that keeps the very
+# cores busy they wait for: training was seen ten times as slow. Read when torch is imported.
+os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
+
+
 @contextmanager
 def exit_codes() -> Iterator[None]:
     """Turn an ArcsmError into exit code 2 and Ctrl-C into 130, each with one line on stderr."""

@@ -48,6 +48,15 @@ class Frame:
 
 def loss_chart(training: Points, validation: Points, *, best: int | None = None) -> str:
     """Draw both losses over the steps, the first fall cut off; mark the step that was kept."""
+    # Batches differ more than models do: a running mean over a twelfth of the training.
+    window = max(1, len(training) // 12)
+    training = [
+        (
+            step,
+            sum(loss for _, loss in training[max(0, i - window + 1) : i + 1]) / min(i + 1, window),
+        )
+        for i, (step, _) in enumerate(training)
+    ]
     # The first tenth falls from far above and would flatten the rest.
     settled = [loss for step, loss in (*training, *validation) if step > validation[-1][0] / 10]
     low, high = min(settled), max(settled)
@@ -69,7 +78,10 @@ def loss_chart(training: Points, validation: Points, *, best: int | None = None)
 
 
 def slice_chart(part: Slice, *, top: float, steepest: float) -> str:
-    """Draw a conditional density over the true one, and its score below, on the same axis."""
+    """Draw a conditional density over the true one, and the scores below, on the same axis.
+
+    Scores are drawn in full where there is mass, and faintly in the gaps, where nothing was seen.
+    """
     ends = (float(part.x2[0]), float(part.x2[-1]))
     density = Frame(4, 6, 332, 130, ends, (0, top * 1.06))
     score = Frame(4, 150, 332, 84, ends, (-steepest, steepest))
@@ -79,12 +91,34 @@ def slice_chart(part: Slice, *, top: float, steepest: float) -> str:
         density.path(_zip(part.x2, part.density), "line model"),
         density.level(0, "axis"),
         score.level(0, "axis"),
-        score.path(_zip(part.x2, part.score), "line score"),
+        *_scores(score, part, steepest),
     ]
     for tick in _ticks(*ends, count=5):
         place, _ = score.at(tick, 0)
         parts.append(_text(place, 252, _number(tick), "middle"))
     return _svg(340, 258, parts, f"density and score of x₂ given x₁ = {part.x1:.2f}")
+
+
+def _scores(frame: Frame, part: Slice, steepest: float) -> list[str]:
+    within = np.abs(part.score) <= steepest
+    mass = part.density > 0.01 * part.density.max()
+    true_mass = part.truth > 0.01 * part.truth.max()
+    true_within = true_mass & (np.abs(np.nan_to_num(part.true_score, nan=np.inf)) <= steepest)
+    return [
+        *_runs(frame, part.x2, part.score, within & ~mass, "line score faint"),
+        *_runs(frame, part.x2, part.true_score, true_within, "line truth"),
+        *_runs(frame, part.x2, part.score, within & mass, "line score"),
+    ]
+
+
+def _runs(frame: Frame, x: ndarray, y: ndarray, where: ndarray, style: str) -> list[str]:
+    """Return one line for each stretch of points that belong together."""
+    edges = np.flatnonzero(np.diff(np.concatenate([[False], where, [False]]).astype(int)))
+    return [
+        frame.path(_zip(x[start:end], y[start:end]), style)
+        for start, end in edges.reshape(-1, 2)
+        if end - start > 1
+    ]
 
 
 def diagram() -> str:

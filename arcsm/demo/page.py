@@ -50,7 +50,7 @@ def _head(toy: ToyResult, digits: DigitsResult, about: About) -> str:
             _spread(abs(ahead), ahead_error, 1),
             "nats",
             f"{'ahead of' if ahead > 0 else 'behind'} the best rival on unseen digits"
-            f" ({rival.name.lower()})",
+            f" ({rival.name})",
         ),
         (
             f"{_number(digits.psnr_noisy, 1)} → {_number(digits.psnr_denoised, 1)}",
@@ -134,9 +134,10 @@ slices below.</figcaption>
 <figure class="block" id="conditional">
 <h3>{_CONDITIONAL}, and its score below</h3>
 <div class="triple">{slices}</div>
-<figcaption><span class="key model"></span>learned density &ensp;<span class="key truth"></span>true
-density &ensp;<span class="key score"></span>score ∂ log q/∂x<sub>2</sub>, a closed form: it falls
-through zero at every peak, and this is all the network was trained on.</figcaption>
+<figcaption><span class="key model"></span>learned density &ensp;<span class="key score"></span>its
+score ∂ log q/∂x<sub>2</sub>, a closed form &ensp;<span class="key truth"></span>the truth of either:
+the score falls through zero at every peak, and is all that the network was trained on; it is faint
+where there is no mass to learn from.</figcaption>
 </figure>
 </section>"""
 
@@ -153,7 +154,7 @@ def _likelihood(toy: ToyResult, digits: DigitsResult) -> str:
 <p class="note">Nats per row, higher is better, all on the same {len(toy.log_prob):,} points and
 {len(digits.log_prob):,} digits that no model has seen; ± is one standard error, of the paired
 difference in the last column.</p>
-<div class="pair stack">{"".join(tables)}</div>
+<div class="pair stack apart">{"".join(tables)}</div>
 <p class="note block">The mixture's size and covariance are those of lowest BIC, the bandwidth is
 cross-validated, and both are fitted to standardised columns. AR-CSM was trained on fewer rows: part
 of the training rows served to watch its loss.</p>
@@ -227,7 +228,8 @@ def _loss(toy: ToyResult, digits: DigitsResult) -> str:
 <h2>Loss</h2>
 <figure>
 <div class="pair stack">{"".join(tiles)}</div>
-<figcaption><span class="key data"></span>training &ensp;<span class="key model"></span>held-out
+<figcaption><span class="key data"></span>training, running
+mean &ensp;<span class="key model"></span>held-out
 part of the training rows &ensp;composite score matching ½s² + ∂s/∂x over all noise levels, by
 optimiser steps: lower is better, its zero means nothing, and the dot marks the weights
 kept.</figcaption>

@@ -14,6 +14,7 @@ CSS = """
   }
 }
 * { box-sizing: border-box; }
+sub { line-height: 0; font-size: 0.72em; }
 body {
   margin: 0; background: var(--page); color: var(--ink);
   font: 16px/1.55 system-ui, -apple-system, "Segoe UI", Roboto, "Helvetica Neue", sans-serif;
@@ -59,7 +60,7 @@ img.round { border-radius: 6px; }
 .facts strong small, .facts .se { font-size: 15px; font-weight: 500; }
 .facts div > span { color: var(--muted); font-size: 13.5px; line-height: 1.4; display: block; }
 .diagram { overflow-x: auto; margin-top: 30px; }
-.diagram svg { min-width: 560px; max-width: 860px; }
+.diagram svg { min-width: 560px; max-width: 940px; }
 svg text { fill: var(--ink); font-size: 15px; }
 svg text.small { font-size: 13px; }
 svg text.muted, svg text.tick { fill: var(--muted); }
@@ -77,6 +78,7 @@ svg .sub { font-size: 0.75em; }
 .line.data { stroke: var(--data); stroke-width: 1.5; }
 .line.truth { stroke: var(--truth); stroke-width: 1.3; stroke-dasharray: 4 3; }
 .line.score { stroke: var(--score); stroke-width: 1.8; }
+.line.faint { opacity: 0.28; stroke-width: 1.2; }
 .area.model { fill: var(--wash); }
 .dot.model { fill: var(--model); }
 .grid { stroke: var(--rule); }
@@ -90,13 +92,16 @@ svg .sub { font-size: 0.75em; }
 table { border-collapse: collapse; width: 100%; font-variant-numeric: tabular-nums; }
 th, td { padding: 9px 10px; border-bottom: 1px solid var(--rule); text-align: right; }
 th:first-child, td:first-child { text-align: left; padding-left: 0; }
-th { color: var(--muted); font-size: 13px; font-weight: 500; vertical-align: bottom; }
+th { color: var(--muted); font-size: 13px; font-weight: 500; white-space: nowrap; }
+th:first-child { color: var(--ink); font-size: 15px; font-weight: 600; }
 td small { display: block; color: var(--muted); font-size: 12.5px; }
 td:not(:first-child) { white-space: nowrap; }
 td .se { color: var(--muted); font-size: 0.88em; }
 tr.ours td { font-weight: 600; }
+tr.ours small, tr.ours .se { font-weight: 400; }
 tr.ours td:first-child { color: var(--model); }
 tr.truth td { color: var(--muted); }
+.pair.apart { gap: 44px; }
 .rows { display: grid; grid-template-columns: 82px 1fr; gap: 12px 14px; align-items: center; }
 .rows span { color: var(--muted); font-size: 14px; line-height: 1.3; }
 .rows b { color: var(--ink); font-weight: 600; }

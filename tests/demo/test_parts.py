@@ -125,7 +125,7 @@ def fake_results() -> tuple[ToyResult, DigitsResult, About]:
     rng = np.random.default_rng(0)
     steps = [(10, 3.0), (20, 2.0), (30, 1.5)]
     x2 = np.linspace(-1, 1, 5)
-    part = Slice(-0.25, x2, x2**2, x2**2, x2)
+    part = Slice(-0.25, x2, x2**2, x2**2, x2, np.where(x2 > 0, x2, np.nan))
     log_prob = np.array([-2.0, -4.0])
     toy = ToyResult(
         "two-moons", 1000, 2.0, (0.0, 0.0), rng.normal(size=(9, 2)), rng.normal(size=(9, 2)),
