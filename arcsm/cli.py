@@ -20,7 +20,6 @@ import typer.core
 from arcsm import __version__
 from arcsm.errors import ArcsmError, InputError
 
-
 # OpenMP threads wait for each other by spinning. On a machine with other work that keeps the very
 # cores busy they wait for: training was seen ten times as slow. Read when torch is imported.
 os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")

@@ -135,9 +135,9 @@ slices below.</figcaption>
 <h3>{_CONDITIONAL}, and its score below</h3>
 <div class="triple">{slices}</div>
 <figcaption><span class="key model"></span>learned density &ensp;<span class="key score"></span>its
-score ∂ log q/∂x<sub>2</sub>, a closed form &ensp;<span class="key truth"></span>the truth of either:
-the score falls through zero at every peak, and is all that the network was trained on; it is faint
-where there is no mass to learn from.</figcaption>
+score ∂ log q/∂x<sub>2</sub>, a closed form &ensp;<span class="key truth"></span>the truth of
+either: the score falls through zero at every peak, and is all that the network was trained on;
+it is faint where there is no mass to learn from.</figcaption>
 </figure>
 </section>"""
 
