@@ -20,10 +20,6 @@ import typer.core
 from arcsm import __version__
 from arcsm.errors import ArcsmError, InputError
 
-# OpenMP threads wait for each other by spinning. On a machine with other work that keeps the very
-# cores busy they wait for: training was seen ten times as slow. Read when torch is imported.
-os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
-
 
 @contextmanager
 def exit_codes() -> Iterator[None]:
@@ -56,6 +52,9 @@ app = typer.Typer(
 
 def main() -> None:
     """Run the command line; the entry point of `arcsm`."""
+    # OpenMP threads wait for each other by spinning. On a machine with other work that keeps the
+    # very cores busy they wait for: training was seen ten times as slow. Read by torch's import.
+    os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
     with exit_codes():
         app(prog_name="arcsm")
 

@@ -61,7 +61,7 @@ def loss_chart(training: Points, validation: Points, *, best: int | None = None)
     settled = [loss for step, loss in (*training, *validation) if step > validation[-1][0] / 10]
     low, high = min(settled), max(settled)
     margin = 0.06 * (high - low) or 1.0
-    frame = Frame(52, 10, 498, 168, (0, validation[-1][0]), (low - margin, high + margin))
+    frame = Frame(52, 10, 484, 168, (0, validation[-1][0]), (low - margin, high + margin))
     parts = []
     for tick in _ticks(*frame.y, count=4):
         _, height = frame.at(0, tick)
@@ -69,7 +69,9 @@ def loss_chart(training: Points, validation: Points, *, best: int | None = None)
     for tick in _ticks(*frame.x, count=5):
         place, _ = frame.at(tick, 0)
         parts.append(_text(place, 197, f"{tick:,.0f}", "middle"))
-    parts += [frame.path(training, "line data"), frame.path(validation, "line model")]
+    for losses, style in ((training, "line data"), (validation, "line model")):
+        shown = [(step, loss) for step, loss in losses if loss <= frame.y[1]]
+        parts.append(frame.path(shown, style))
     if best is not None:
         loss = dict(validation)[best]
         x, y = frame.at(best, loss)
@@ -126,35 +128,35 @@ def diagram() -> str:
     boxes = []
     for index, name in enumerate(("x₁", "x₂", "⋯", "x_d")):
         style = "scalar now" if name == "x_d" else "scalar"
-        y = 14 + 44 * index
-        boxes.append(f'<rect class="{style}" x="6" y="{y}" width="58" height="34" rx="7"/>')
-        boxes.append(_label(35, y + 22, name))
+        y = 8 + 42 * index
+        boxes.append(f'<rect class="{style}" x="2" y="{y}" width="52" height="33" rx="7"/>')
+        boxes.append(_label(28, y + 22, name))
     arrows = [
-        *(_arrow(64, 31 + 44 * index, 124, 66 + 9 * index) for index in range(3)),
-        _arrow(284, 75, 344, 75, "c_d"),
-        "<path class='arrow' d='M64 163H420V118' marker-end='url(#tip)'/>",
-        _arrow(496, 75, 552, 75),
+        *(_arrow(54, 24 + 42 * index, 88, 58 + 8 * index) for index in range(3)),
+        _arrow(234, 66, 270, 66, "c_d"),
+        '<path class="arrow" d="M54 150H336V106" marker-end="url(#tip)"/>',
+        _arrow(402, 66, 428, 66),
     ]
     rooms = [
-        _room(126, 30, 158, 90, "context network", "sees x₁ … x_d₋₁ only"),
-        _room(346, 34, 150, 82, "score head", "one scalar, noise σ"),
-        '<rect class="room out" x="554" y="20" width="200" height="110" rx="10"/>',
-        _label(654, 48, "s_d = ∂ log q(x_d | x_<d) / ∂x_d", "small"),
-        '<path class="line score" d="M574 100 C 596 40, 612 62, 630 92 S 660 120, 676 84'
-        ' S 716 62, 734 116"/>',
-        '<line class="axis" x1="570" x2="738" y1="92" y2="92"/>',
+        _room(90, 26, 144, 80, "context network", "sees x₁ … x_d₋₁ only"),
+        _room(272, 26, 130, 80, "score head", "one scalar, noise σ"),
+        '<rect class="room out" x="430" y="10" width="196" height="112" rx="10"/>',
+        _label(528, 36, "s_d = ∂ log q(x_d | x_<d) / ∂x_d", "small"),
+        '<line class="axis" x1="444" x2="612" y1="84" y2="84"/>',
+        '<path class="line score" d="M448 92 C 470 32, 486 54, 504 84 S 534 112, 550 76'
+        ' S 590 54, 608 108"/>',
     ]
     follows = [
-        _label(654, 152, "integrate → log q, samples", "small muted"),
-        _label(654, 172, "x̃ + σ² s → denoised", "small muted"),
+        _label(528, 143, "integrated: log q and samples", "small muted"),
+        _label(528, 163, "x̃ + σ² s: denoised", "small muted"),
     ]
     tip = (
         '<defs><marker id="tip" viewBox="0 0 8 8" refX="7" refY="4" markerWidth="7"'
         ' markerHeight="7" orient="auto"><path class="tip" d="M0 0L8 4L0 8Z"/></marker></defs>'
     )
     return _svg(
-        760,
-        192,
+        630,
+        174,
         [tip, *arrows, *boxes, *rooms, *follows],
         "scalars before d enter the context network, its output and x_d enter the head,"
         " which returns the score",

@@ -15,6 +15,7 @@ from arcsm.conditional import Noise
 from arcsm.demo.progress import Reporter
 from arcsm.demo.rivals import Rival, gaussian_mixture, kernel_density
 from arcsm.model import ARCSM
+from arcsm.objectives import Perturbation
 from arcsm.tasks import denoise
 from arcsm.train import TrainConfig, fit
 from arcsm.train.loop import Progress
@@ -80,6 +81,7 @@ def run_digits(sizes: DigitsSizes, seed: int, reporter: Reporter) -> DigitsResul
     config = TrainConfig(
         steps=sizes.steps,
         batch_size=128,
+        learning_rate=5e-3,
         warmup=min(50, sizes.steps // 10),
         ema=0.99,
         # The copies of a digit must not be split between training and validation: see _Watch.
@@ -91,8 +93,9 @@ def run_digits(sizes: DigitsSizes, seed: int, reporter: Reporter) -> DigitsResul
     learned = rest[sizes.validation :]
     copies = torch.cat([_dequantised(learned, generator) for _ in range(sizes.copies)])
     with reporter.training("training on the digits", sizes.steps) as progress:
-        watch = _Watch(model, _dequantised(rest[: sizes.validation], generator), progress)
-        history = fit(model, copies, config, progress=watch)
+        unseen = _dequantised(rest[: sizes.validation], generator)
+        watch = _Watch(model, copies[: sizes.validation], unseen, progress)
+        fit(model, copies, config, progress=watch)
     with reporter.stage("likelihood of the digits"):
         terms, _ = model.log_prob_terms(held_out)
         log_prob = terms.sum(1)
@@ -111,7 +114,7 @@ def run_digits(sizes: DigitsSizes, seed: int, reporter: Reporter) -> DigitsResul
         ]
     some = slice(0, sizes.denoised)
     return DigitsResult(
-        training_rows=len(rest),
+        training_rows=len(learned),
         real=held_out[: sizes.shown].numpy(),
         generated=generated.numpy(),
         sigma=sizes.sigma,
@@ -124,8 +127,8 @@ def run_digits(sizes: DigitsSizes, seed: int, reporter: Reporter) -> DigitsResul
         unusual_labels=labels[: sizes.held_out][unusual.numpy()],
         unusual_log_prob=log_prob[unusual].numpy(),
         excess=excess[unusual].numpy(),
-        training=history.training,
-        validation=watch.losses,
+        training=watch.training,
+        validation=watch.validation,
         settings={"model": model.config, "training": config},
         log_prob=log_prob.numpy(),
         rivals=rivals,
@@ -133,23 +136,32 @@ def run_digits(sizes: DigitsSizes, seed: int, reporter: Reporter) -> DigitsResul
 
 
 class _Watch:
-    """A progress callback that also scores digits of which no copy is trained on.
+    """A progress callback that scores digits trained on, and others of which no copy is.
 
     `fit` splits rows, not digits: with several copies of each, its own validation would know
-    every digit. The noise is the same at each call, so that losses can be compared.
+    every digit. The noise is the same for both and at each call, so that losses can be compared.
     """
 
-    def __init__(self, model: ARCSM, x: Tensor, progress: Callable[[Progress], None]):
+    def __init__(
+        self,
+        model: ARCSM,
+        trained: Float[Tensor, "rows dims"],
+        unseen: Float[Tensor, "rows dims"],
+        progress: Callable[[Progress], None],
+    ):
         self._model, self._progress = model, progress
+        self._rows = torch.cat([trained, trained, unseen, unseen])
         generator = torch.Generator().manual_seed(0)
-        self._x = x.repeat(4, 1)
-        self._noise = model.draw_noise(len(self._x), generator=generator)
-        self.losses: list[tuple[int, float]] = []
+        noise = model.draw_noise(len(self._rows) // 2, generator=generator)
+        self._noise = Perturbation(*(torch.cat([part, part]) for part in noise))
+        self.training: list[tuple[int, float]] = []
+        self.validation: list[tuple[int, float]] = []
 
     @torch.no_grad()
     def __call__(self, progress: Progress) -> None:
-        loss = self._model.loss_terms(self._x, self._noise).mean().item()
-        self.losses.append((progress.step, loss))
+        terms = self._model.loss_terms(self._rows, self._noise)
+        for losses, part in zip((self.training, self.validation), terms.chunk(2), strict=True):
+            losses.append((progress.step, part.mean().item()))
         self._progress(progress)
 
 

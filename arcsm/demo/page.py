@@ -156,8 +156,8 @@ def _likelihood(toy: ToyResult, digits: DigitsResult) -> str:
 difference in the last column.</p>
 <div class="pair stack apart">{"".join(tables)}</div>
 <p class="note block">The mixture's size and covariance are those of lowest BIC, the bandwidth is
-cross-validated, and both are fitted to standardised columns. AR-CSM was trained on fewer rows: part
-of the training rows served to watch its loss.</p>
+cross-validated, and both are fitted to standardised columns. AR-CSM was trained on
+fewer rows: a tenth of the training rows served to watch its loss.</p>
 </section>"""
 
 
@@ -188,7 +188,7 @@ def _digits(digits: DigitsResult) -> str:
 <p class="note">Scikit-learn's handwritten digits, 8 × 8 pixels of 0 … 16, made continuous by adding
 uniform noise of one unit; trained on {digits.training_rows:,} digits, pixel after pixel.</p>
 <figure id="generated">
-<div class="pair">
+<div class="pair stack">
 {_tile("<b>Real</b>, held out", picture(digits.real, columns, "real digits"))}
 {_tile("<b>Generated</b>, not selected", picture(digits.generated, columns, "generated digits"))}
 </div>

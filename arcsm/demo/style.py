@@ -51,8 +51,8 @@ img.round { border-radius: 6px; }
 .over i {
   position: absolute; top: 0; bottom: 0; border-left: 1.5px dashed #ffffffb0; margin-left: -0.75px;
 }
-.scale { display: flex; align-items: center; gap: 10px; max-width: 360px; margin-top: 12px; }
-.scale img { height: 10px; border-radius: 3px; }
+.scale { display: flex; align-items: center; gap: 10px; max-width: 440px; margin-top: 12px; }
+.scale img { height: 10px; min-width: 60px; flex: 1; border-radius: 3px; }
 .scale span { color: var(--muted); font-size: 13px; white-space: nowrap; }
 .facts { display: grid; grid-template-columns: repeat(4, 1fr); gap: 14px; margin: 34px 0 0; }
 .facts div { border-top: 2px solid var(--model); padding-top: 10px; }
@@ -60,9 +60,9 @@ img.round { border-radius: 6px; }
 .facts strong small, .facts .se { font-size: 15px; font-weight: 500; }
 .facts div > span { color: var(--muted); font-size: 13.5px; line-height: 1.4; display: block; }
 .diagram { overflow-x: auto; margin-top: 30px; }
-.diagram svg { min-width: 560px; max-width: 940px; }
-svg text { fill: var(--ink); font-size: 15px; }
-svg text.small { font-size: 13px; }
+.diagram svg { min-width: 460px; max-width: 780px; }
+svg text { fill: var(--ink); font-size: 14px; }
+svg text.small { font-size: 12px; }
 svg text.muted, svg text.tick { fill: var(--muted); }
 svg text.tick { font-size: 12px; font-variant-numeric: tabular-nums; }
 svg text.strong { font-weight: 600; }

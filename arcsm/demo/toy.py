@@ -21,7 +21,7 @@ class ToySizes:
 
     rows: int = 20_000
     held_out: int = 4_000
-    steps: int = 1_800
+    steps: int = 2_000
     hidden: tuple[int, ...] = (128, 128, 128)
     shown: int = 5_000  # points in the pictures of data and samples
     grid: int = 240  # cells on a side of the density maps
@@ -70,7 +70,7 @@ def run_toy(toy: Toy, sizes: ToySizes, seed: int, reporter: Reporter) -> ToyResu
     generator = torch.Generator().manual_seed(seed)
     rows = toy.sample(sizes.rows, generator=generator)
     held_out = toy.sample(sizes.held_out, generator=generator)
-    model = ARCSM.made(2, hidden=sizes.hidden, noise=Noise(2.0, 0.01), seed=seed)
+    model = ARCSM.made(2, hidden=sizes.hidden, noise=Noise(2.0, 0.02), seed=seed)
     config = TrainConfig(
         steps=sizes.steps,
         # Large batches and long strides: the best that was found for a training this short.

@@ -105,18 +105,22 @@ def test_no_digit_is_in_two_of_training_validation_and_held_out(
     seen: dict[str, Any] = {}
 
     def capture(model: Any, x: torch.Tensor, config: Any, progress: Any) -> None:
-        seen.update(trained=x, watched=progress._x, validation=config.validation)
+        half = len(progress._rows) // 2
+        seen.update(trained=x, known=progress._rows[:half], unseen=progress._rows[half:])
+        seen.update(validation=config.validation)
         raise Captured
 
     monkeypatch.setattr(digits, "fit", capture)
     sizes = DigitsSizes(held_out=100, validation=50, copies=3, hidden=(8,))
     with pytest.raises(Captured):
         digits.run_digits(sizes, 0, Reporter())
-    trained, watched = (
-        {tuple(row) for row in seen[name].floor().int().tolist()} for name in ("trained", "watched")
+    trained, known, unseen = (
+        {tuple(row) for row in seen[name].floor().int().tolist()}
+        for name in ("trained", "known", "unseen")
     )
     assert len(seen["trained"]) == 3 * len(trained) and len(trained) == 1797 - 150
-    assert len(watched) == 50 and not trained & watched
+    assert len(known) == len(unseen) == 50
+    assert known <= trained and not unseen & trained
     assert seen["validation"] == 0
 
 
