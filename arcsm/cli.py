@@ -52,9 +52,10 @@ app = typer.Typer(
 
 def main() -> None:
     """Run the command line; the entry point of `arcsm`."""
-    # OpenMP threads wait for each other by spinning. On a machine with other work that keeps the
-    # very cores busy they wait for: training was seen ten times as slow. Read by torch's import.
-    os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
+    # GNU OpenMP's threads wait for each other by spinning for milliseconds. On a machine with other
+    # work that keeps busy the very cores they wait for: training was seen ten times as slow. A
+    # short spin costs nothing on an idle one. The variable is read when torch is imported.
+    os.environ.setdefault("GOMP_SPINCOUNT", "2000")
     with exit_codes():
         app(prog_name="arcsm")
 

@@ -21,10 +21,10 @@ class ToySizes:
 
     rows: int = 20_000
     held_out: int = 4_000
-    steps: int = 2_000
+    steps: int = 1_700
     hidden: tuple[int, ...] = (128, 128, 128)
-    shown: int = 5_000  # points in the pictures of data and samples
-    grid: int = 240  # cells on a side of the density maps
+    shown: int = 4_000  # points in the pictures of data and samples
+    grid: int = 200  # cells on a side of the density maps
     components: tuple[int, ...] = (10, 20, 40, 80)
     bandwidths: tuple[float, ...] = tuple(np.geomspace(0.02, 0.2, 9).tolist())
     scored: int = 400  # rows of each fold on which a bandwidth is judged
@@ -67,7 +67,8 @@ class ToyResult:
 
 def run_toy(toy: Toy, sizes: ToySizes, seed: int, reporter: Reporter) -> ToyResult:
     """Train on `toy` and look at what was learned from every side."""
-    generator = torch.Generator().manual_seed(seed)
+    # Other rows than those on which the settings were chosen (those of the plain seed).
+    generator = torch.Generator().manual_seed(1_000_003 + seed)
     rows = toy.sample(sizes.rows, generator=generator)
     held_out = toy.sample(sizes.held_out, generator=generator)
     model = ARCSM.made(2, hidden=sizes.hidden, noise=Noise(2.0, 0.02), seed=seed)
