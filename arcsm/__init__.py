@@ -8,6 +8,7 @@ __version__ = "0.1.0"
 __all__ = [
     "ARCSM",
     "MADE",
+    "ARCSMDensity",
     "ArcsmError",
     "CheckpointError",
     "History",
@@ -21,15 +22,18 @@ __all__ = [
     "fit",
     "get_toy",
     "load_model",
+    "read_table",
     "save_model",
+    "write_table",
 ]
 
 if TYPE_CHECKING:
     from arcsm.baselines import MixtureMADE
     from arcsm.conditional import Noise, TanhSumHead
     from arcsm.context import MADE
-    from arcsm.data import get_toy
+    from arcsm.data import get_toy, read_table, write_table
     from arcsm.errors import ArcsmError, CheckpointError, InputError, NonFiniteLossError
+    from arcsm.estimators import ARCSMDensity
     from arcsm.model import ARCSM
     from arcsm.tasks import denoise
     from arcsm.train import History, TrainConfig, fit, load_model, save_model
@@ -40,8 +44,9 @@ _HOMES = {
     "arcsm.baselines": ("MixtureMADE",),
     "arcsm.conditional": ("Noise", "TanhSumHead"),
     "arcsm.context": ("MADE",),
-    "arcsm.data": ("get_toy",),
+    "arcsm.data": ("get_toy", "read_table", "write_table"),
     "arcsm.errors": ("ArcsmError", "CheckpointError", "InputError", "NonFiniteLossError"),
+    "arcsm.estimators": ("ARCSMDensity",),
     "arcsm.model": ("ARCSM",),
     "arcsm.tasks": ("denoise",),
     "arcsm.train": ("History", "TrainConfig", "fit", "load_model", "save_model"),

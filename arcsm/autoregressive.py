@@ -1,4 +1,15 @@
-"""What all autoregressive models share: a context network, and data in standardised units."""
+"""What all autoregressive models share: a context network, and data in standardised units.
+
+The units are those of a triangular map along the order, z_d = (x_d − c_d)/scale_d. The centre c_d
+is the mean of the column or, with `decorrelate`, where those before it leave little of its
+variance, its linear regression on them:
+
+    c_d = shift_d + Σ_{j<d} B_dj (x_j − shift_j)
+
+As c_d depends on x_<d alone, q(x_d | x_<d) = q(z_d | x_<d)/scale_d and s_d(x) = s_d(z)/scale_d: one
+scale for each column is all that densities and scores need. The context network always sees the
+columns of mean 0 and variance 1 (`context_inputs`), not what is left of them.
+"""
 
 from abc import ABC, abstractmethod
 from collections.abc import Iterator
@@ -13,22 +24,36 @@ from arcsm.context import ContextNetwork
 from arcsm.data.arrays import as_rows
 from arcsm.errors import InputError
 
+# The share of a column's deviation below which what others leave of it counts as little: a few
+# times the least noise, below which a conditional would be smoothed away.
+_NARROW = 0.05
+
 
 class AutoregressiveModel(nn.Module, ABC):
     """A chain of one-dimensional conditionals on top of a context network.
 
-    Inside, every column is standardised by `shift` and `scale`; scores and densities go in and out
-    in the units of the data. Training needs `draw_noise` and `loss_terms` alone.
+    Inside, every column is standardised by `shift` and `scale`. With `decorrelate` a column that
+    others nearly determine, linearly, is replaced by what they leave of it, and keeps a spread of
+    1 however narrow its conditionals are; the noise levels would wash them out otherwise. Scores
+    and densities go in and out in the units of the data. Training needs `draw_noise` and
+    `loss_terms` alone.
     """
 
     shift: Float[Tensor, "dims"]
     scale: Float[Tensor, "dims"]
+    deviation: Float[Tensor, "dims"]
+    regression: Float[Tensor, "dims dims"] | None
 
-    def __init__(self, context: ContextNetwork):
+    def __init__(self, context: ContextNetwork, *, decorrelate: bool = False):
         super().__init__()
         self.context = context
+        self.decorrelate = decorrelate
         self.register_buffer("shift", torch.zeros(context.dims))
         self.register_buffer("scale", torch.ones(context.dims))
+        if decorrelate:
+            self.register_buffer("deviation", torch.ones(context.dims))
+        regression = torch.zeros(context.dims, context.dims) if decorrelate else None
+        self.register_buffer("regression", regression)
 
     @property
     def dims(self) -> int:
@@ -59,7 +84,7 @@ class AutoregressiveModel(nn.Module, ABC):
     def standardise(
         self, x: Float[Tensor, "rows dims"], weight: Float[Tensor, "rows"] | None = None
     ) -> None:
-        """Set shift and scale to the (weighted) mean and standard deviation of the columns."""
+        """Set the standardised units from the (weighted) moments of the columns."""
         # By comparison: the standard deviation of equal numbers may be rounded away from 0.
         constant = (x == x[0]).all(0).nonzero().flatten().tolist()
         if constant:
@@ -67,17 +92,53 @@ class AutoregressiveModel(nn.Module, ABC):
                 f"expected columns that vary, got constant columns {constant}; leave them out"
             )
         rows = x.double()
-        share = torch.full_like(rows[:, :1], 1 / len(rows))
+        share = torch.full_like(rows[:, 0], 1 / len(rows))
         if weight is not None:
-            share = (weight.double() / weight.double().sum())[:, None]
-        mean = (share * rows).sum(0)
+            share = weight.double() / weight.double().sum()
+        mean = share @ rows
+        scale = (share @ (rows - mean).square()).sqrt()
         self.shift.copy_(mean)
-        self.scale.copy_((share * (rows - mean).square()).sum(0).sqrt())
+        if self.regression is not None:
+            standard = (rows - mean) / scale
+            coefficients = _regression(standard, share, self.context.order)
+            left = (share @ (standard - standard @ coefficients.T).square()).sqrt()
+            # Not for the others: shapes that stay in one place, bounds and lumps of equal values,
+            # would move about with what the columns before them happen to be.
+            narrow = left < _NARROW
+            self.deviation.copy_(scale)
+            self.regression.copy_(coefficients * narrow[:, None] * scale[:, None] / scale)
+            # Float32 cannot tell columns apart that agree to more digits than 1e-4.
+            scale = scale * torch.where(narrow, left.clamp(min=1e-4), 1.0)
+        self.scale.copy_(scale)
 
-    def standardised(self, x: Any) -> Float[Tensor, "rows dims"]:
-        """Return the rows of `x`, checked, in standardised units."""
-        rows = as_rows(x, dims=self.dims, dtype=self.shift.dtype)
-        return (rows.to(self.shift.device) - self.shift) / self.scale
+    def rows(self, x: Any) -> Float[Tensor, "rows dims"]:
+        """Return the rows of `x`, checked, in the precision and on the device of the model."""
+        return as_rows(x, dims=self.dims, dtype=self.shift.dtype).to(self.shift.device)
+
+    def to_standard(self, x: Float[Tensor, "rows dims"]) -> Float[Tensor, "rows dims"]:
+        """Return rows in standardised units."""
+        return (x - self.centres(x)) / self.scale
+
+    def context_inputs(self, x: Float[Tensor, "rows dims"]) -> Float[Tensor, "rows dims"]:
+        """Return rows as the context network sees them: of mean 0 and variance 1."""
+        return (x - self.shift) / (self.deviation if self.decorrelate else self.scale)
+
+    def context_input(self, value: Float[Tensor, "rows"], d: int) -> Float[Tensor, "rows"]:
+        """Return one scalar as the context network sees it."""
+        scale = self.deviation if self.decorrelate else self.scale
+        return (value - self.shift[d]) / scale[d]
+
+    def centres(self, x: Float[Tensor, "rows dims"]) -> Float[Tensor, "#rows dims"]:
+        """Return c_d, the 0 of the standardised units of each scalar; that of x_d sees x_<d."""
+        if self.regression is None:
+            return self.shift[None]
+        return self.shift + (x - self.shift) @ self.regression.T
+
+    def centre(self, x: Float[Tensor, "rows dims"], d: int) -> Float[Tensor, "#rows"]:
+        """Return c_d of one scalar; of x only what precedes d in the order matters."""
+        if self.regression is None:
+            return self.shift[d, None]
+        return self.shift[d] + (x - self.shift) @ self.regression[d]
 
     def empty_rows(self, n: int) -> Float[Tensor, "rows dims"]:
         """Return zeros for n rows to be drawn."""
@@ -93,3 +154,29 @@ def seeded(seed: int | None) -> Iterator[None]:
         if seed is not None:
             torch.manual_seed(seed)
         yield
+
+
+def _regression(
+    z: Float[Tensor, "rows dims"], share: Float[Tensor, "rows"], order: tuple[int, ...]
+) -> Float[Tensor, "dims dims"]:
+    """Return B: each column regressed on those before it, for columns of mean 0 and variance 1.
+
+    From a covariance shrunk towards the identity, by as much as minimises its expected error
+    (Ledoit and Wolf, 2004): with few rows, a plain regression would fit their noise.
+    """
+    covariance = (z * share[:, None]).T @ z
+    squares, size = z.square().sum(1), covariance.square().sum()
+    quadratic = ((z @ covariance) * z).sum(1)
+    noise = share.square() @ (squares.square() - 2 * quadratic + size)
+    distance = size - 2 * covariance.trace() + len(covariance)
+    shrinkage = (noise / distance.clamp(min=1e-12)).clamp(1e-9, 1)
+    covariance = torch.lerp(covariance, torch.eye(len(covariance)).to(covariance), shrinkage)
+    place = torch.tensor(order, device=z.device)
+    root = torch.linalg.cholesky(covariance[place][:, place])
+    # With the unit triangle M of the root, residuals are M⁻¹ z = z − B z.
+    unit = root / root.diagonal()
+    identity = torch.eye(len(unit)).to(unit)
+    inverse = torch.linalg.solve_triangular(unit, identity, upper=False, unitriangular=True)
+    coefficients = torch.empty_like(unit)
+    coefficients[place[:, None], place] = identity - inverse
+    return coefficients

@@ -1,4 +1,4 @@
-"""Files that are replaced as a whole or not at all.
+"""Files, and directories, that are replaced as a whole or not at all.
 
 A file is written under a temporary name in its own directory, flushed to the disk, and renamed
 over the old one. Whoever reads the path sees the old content or the new, never a part of it.
@@ -10,6 +10,7 @@ import json
 import os
 import re
 import secrets
+import shutil
 import socket
 import time
 from collections.abc import Callable, Iterator
@@ -68,6 +69,47 @@ def atomic_path(path: str | os.PathLike[str]) -> Iterator[Path]:
         temporary.unlink(missing_ok=True)
         raise
     if os.name == "posix":  # elsewhere a directory cannot be opened, nor needs to be
+        _flush_to_disk(target.parent)
+
+
+@contextmanager
+def atomic_directory(path: str | os.PathLike[str]) -> Iterator[Path]:
+    """Yield a temporary directory that takes the place of `path` when the block ends well.
+
+    A directory that is already there is replaced: whether it may be is for the caller to say. On
+    any exception the temporary goes, with all that is in it, and `path` stays as it was.
+    """
+    target = Path(os.path.realpath(path))
+    if target.exists() and not target.is_dir():
+        raise InputError(
+            f"expected the path of a directory, got the file {os.fspath(path)!r};"
+            " choose another path"
+        )
+    try:
+        target.parent.mkdir(parents=True, exist_ok=True)
+    except (FileExistsError, NotADirectoryError) as error:
+        raise InputError(
+            f"expected directories above {os.fspath(path)!r}, got a file among them;"
+            " choose another path"
+        ) from error
+    mark = f"{os.getpid()}-{_host()}-{secrets.token_hex(4)}"
+    temporary = target.with_name(f".{target.name}.{mark}.partial")
+    temporary.mkdir()
+    try:
+        yield temporary
+        for file in temporary.rglob("*"):
+            _flush_to_disk(file)
+        if target.exists():
+            former = target.with_name(f".{target.name}.{mark}.former")
+            os.rename(target, former)
+            os.rename(temporary, target)
+            shutil.rmtree(former)
+        else:
+            os.rename(temporary, target)
+    except BaseException:
+        shutil.rmtree(temporary, ignore_errors=True)
+        raise
+    if os.name == "posix":
         _flush_to_disk(target.parent)
 
 

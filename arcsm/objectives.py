@@ -91,6 +91,7 @@ def annealed_csm_terms(
     perturbation: Perturbation,
     *,
     mix: float = 0.0,
+    inputs: Rows | None = None,
 ) -> Float[Tensor, "rows"]:
     """Return, row by row, composite score matching over noise levels (Appendix C.2 of the paper).
 
@@ -101,9 +102,12 @@ def annealed_csm_terms(
     At σ > 0 denoising score matching, ½ (s + ε/σ)², has the same optimum: E[s ε/σ] = E[∂s/∂x̃] by
     Stein's identity. `mix` ∈ [0, 1] blends the two, 0 for CSM and 1 for DSM.
     Level σ weighs σ²(1 + σ²), so that errors of the preconditioned network count equally.
+    Contexts may be shown `inputs` in the place of x, in other units or without the jitter that
+    spreads a rounded value over its cell.
     """
     sigma, epsilon, context_epsilon = perturbation
-    conditional = conditionals(x + noise.sigma_min * context_epsilon, sigma)
+    shown = x if inputs is None else inputs
+    conditional = conditionals(shown + noise.sigma_min * context_epsilon, sigma)
     noisy = x[..., None] + sigma * epsilon
     score, derivative = (part[..., 0] for part in conditional.jet(noisy[..., None]))
     term = score.square() / 2

@@ -63,7 +63,7 @@ class StagedARCSM(nn.Module):
         T = `langevin_steps` at each level, ε₀ = `langevin_step_size`, by default σ_L²/2.
         """
         last = self.last
-        z = last.empty_rows(n)
+        x = last.empty_rows(n)
         stages = [stage for stage in self.stages if isinstance(stage, ARCSM)]
         cursors = [stage.context.cursor(n) for stage in stages]
         ladder = self.noise.ladder()
@@ -74,7 +74,7 @@ class StagedARCSM(nn.Module):
             ]
             drawn = annealed_langevin(
                 _StagedFamily(dict(zip(ladder, families, strict=True))),
-                torch.randn(n, 1, generator=generator, dtype=z.dtype, device=z.device),
+                torch.randn(n, 1, generator=generator, dtype=x.dtype, device=x.device),
                 ladder,
                 steps=langevin_steps,
                 step_size=self.noise.sigma_min**2 / 2
@@ -82,10 +82,10 @@ class StagedARCSM(nn.Module):
                 else langevin_step_size,
                 generator=generator,
             )
-            z[:, d] = drawn[:, 0]
+            x[:, d] = drawn[:, 0] * last.scale[d] + last.centre(x, d)
             for cursor in cursors:
-                cursor.push(z[:, d])
-        return z * last.scale + last.shift
+                cursor.push(last.context_input(x[:, d], d))
+        return x
 
 
 @dataclass(frozen=True)

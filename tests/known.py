@@ -2,7 +2,7 @@
 
 import math
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields
 
 import torch
 from torch import Tensor
@@ -42,6 +42,16 @@ class GaussianMixture:
         # erfc is exact in the tail, where ndtr rounds to 0.
         return (self.weight[..., None, :] * torch.erfc(-z / math.sqrt(2)) / 2).sum(-1)
 
+    def log_mass(self, low: Tensor, high: Tensor) -> Tensor:
+        """Return log P(low < x < high), by the tail of each component that is nearer."""
+        mean, std = self.mean[..., None, :], self.std[..., None, :]
+        a, b = (low[..., None] - mean) / std, (high[..., None] - mean) / std
+        above = a + b > 0
+        a, b = torch.where(above, -b, a), torch.where(above, -a, b)
+        upper = torch.special.log_ndtr(b)
+        part = upper + torch.log1p(-torch.exp(torch.special.log_ndtr(a) - upper))
+        return (self.weight[..., None, :].log() + part).logsumexp(-1)
+
     def energy(self, x: Tensor) -> Tensor:
         return self.log_prob(x) + self.offset
 
@@ -60,6 +70,9 @@ class GaussianMixture:
         low, high = x[..., :-1, None], x[..., 1:, None]
         nearest = torch.minimum(torch.maximum(self.mean[..., None, :], low), high)
         return self._log_terms_at(nearest).logsumexp(-1) + self.offset
+
+    def normal(self) -> None:
+        return None
 
     def double(self) -> "GaussianMixture":
         return GaussianMixture(
@@ -162,9 +175,11 @@ def correlated_gaussian(covariance: list[list[float]], mean: list[float]) -> Aut
     return AutoregressiveMixture(shift[:, None], std[:, None], slope[:, None, :])
 
 
-def random_head(scale: float, *, seed: int, steps: int = 16, depth: int = 1) -> TanhSumHead:
+def random_head(
+    scale: float, *, seed: int, steps: int = 16, depth: int = 1, normal_at: float | None = None
+) -> TanhSumHead:
     """Return a head in float64 all of whose parameters are `scale` times normal numbers."""
-    head = TanhSumHead(8, steps=steps, depth=depth).double()
+    head = TanhSumHead(8, steps=steps, depth=depth, normal_at=normal_at).double()
     g = seeded(seed)
     with torch.no_grad():
         for parameter in head.parameters():
@@ -182,14 +197,18 @@ def steepest_head() -> TanhSumHead:
     return head
 
 
-def random_conditionals(scale: float, sigma: float, *, count: int, seed: int = 0) -> TanhSum:
+def random_conditionals(
+    scale: float, sigma: float, *, count: int, seed: int = 0, normal_at: float | None = None
+) -> TanhSum:
     """Return `count` conditionals of a random head at noise `sigma`."""
-    return random_head(scale, seed=seed).family(normal(count, 8, seed=seed + 1)).at(sigma)
+    head = random_head(scale, seed=seed, normal_at=normal_at)
+    return head.family(normal(count, 8, seed=seed + 1)).at(sigma)
 
 
 def one_of(conditional: TanhSum, index: int) -> TanhSum:
     """Return the conditional of one entry of the batch, of batch shape (1,)."""
-    return TanhSum(*(value[index : index + 1] for value in vars(conditional).values()))
+    parts = (getattr(conditional, part.name) for part in fields(conditional))
+    return TanhSum(*(value[index : index + 1] for value in parts))
 
 
 def log_integral(

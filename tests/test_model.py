@@ -12,6 +12,7 @@ from known import normal, seeded
 from scipy import stats
 from torch import Tensor
 
+import arcsm.autoregressive
 import arcsm.model
 from arcsm.conditional import Noise, Quadrature, TanhSumHead, annealed_langevin
 from arcsm.context import MADE
@@ -22,6 +23,7 @@ from arcsm.objectives import Perturbation
 DENSITIES = ("flow", "quadrature")
 every_density = pytest.mark.parametrize("density", DENSITIES)
 every_order = pytest.mark.parametrize("order", ["natural", [2, 0, 1]], ids=["natural", "mixed"])
+every_unit = pytest.mark.parametrize("decorrelate", [False, True], ids=["plain", "decorrelated"])
 
 
 def random_model(
@@ -53,7 +55,12 @@ def random_model(
     with torch.no_grad():
         for parameter in model.parameters():
             parameter.add_(0.4 * torch.randn(parameter.shape, generator=g, dtype=torch.float64))
-    model.standardise(units(normal(200, dims, seed=3)))
+    rows = normal(200, dims, seed=3)
+    if model.decorrelate:  # each column with the one before it, and the first with the last
+        rows = rows + 0.7 * rows.roll(1, 1)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(arcsm.autoregressive, "_NARROW", math.inf)  # regress every column
+        model.standardise(units(rows))
     return model.requires_grad_(False)
 
 
@@ -63,10 +70,11 @@ def units(z: Tensor) -> Tensor:
     return z * (3.0 / (1 + d)) + 10 * d - 4
 
 
+@every_unit
 @every_order
-def test_scores_are_the_derivatives_of_the_log_density(order: Any) -> None:
+def test_scores_are_the_derivatives_of_the_log_density(order: Any, decorrelate: bool) -> None:
     """In the units of the data, by difference quotients of fourth order."""
-    model = random_model(3, order=order)
+    model = random_model(3, order=order, decorrelate=decorrelate)
     x = units(normal(6, 3, seed=1))
     score, derivative = model.conditional_scores(x)
     for d in range(3):
@@ -85,16 +93,23 @@ def test_scores_are_the_derivatives_of_the_log_density(order: Any) -> None:
         torch.testing.assert_close(derivative[:, d], bend, rtol=1e-4, atol=1e-4 * unit**2)
 
 
+@every_unit
 @every_order
-def test_scores_are_the_gradient_of_the_quadrature_density(order: Any) -> None:
-    model = random_model(3, order=order)
+def test_scores_are_the_gradient_of_the_quadrature_density(order: Any, decorrelate: bool) -> None:
+    model = random_model(3, order=order, decorrelate=decorrelate)
     x = units(normal(6, 3, seed=1))
     score, derivative = model.conditional_scores(x)
-    context = model.context((x - model.shift) / model.scale)
+    spread = model.deviation if decorrelate else model.scale
+    context = model.context((x - model.shift) / spread)
     for d in range(3):
         conditional = model.head.family(context[:, d]).at(model.noise.sigma_min)
         value = x[:, d : d + 1].clone().requires_grad_()
-        log_prob = Quadrature(conditional).log_prob((value - model.shift[d]) / model.scale[d])
+        centre = model.shift[d] + (
+            (x - model.shift) @ model.regression[d] if model.regression is not None else 0
+        )
+        log_prob = Quadrature(conditional).log_prob(
+            (value - centre.expand(6)[:, None]) / model.scale[d]
+        )
         (slope,) = torch.autograd.grad(log_prob.sum(), value, create_graph=True)
         (bend,) = torch.autograd.grad(slope.sum(), value)
         torch.testing.assert_close(score[:, d], slope[:, 0], rtol=1e-9, atol=1e-9)
@@ -130,10 +145,21 @@ def panels(conditional: Any, rows: int, count: int) -> tuple[Tensor, Tensor]:
 
 
 @pytest.mark.parametrize(
-    ("density", "order"), [("flow", "natural"), ("flow", [1, 0]), ("quadrature", [1, 0])]
+    ("density", "order", "decorrelate"),
+    [
+        ("flow", "natural", False),
+        ("flow", [1, 0], False),
+        ("flow", [1, 0], True),
+        ("quadrature", [1, 0], False),
+        ("quadrature", "natural", True),
+    ],
 )
-def test_density_integrates_to_one_over_the_plane(density: str, order: Any) -> None:
-    model = random_model(2, order=order, density=density, sigma_min=0.4, steps=3)
+def test_density_integrates_to_one_over_the_plane(
+    density: str, order: Any, decorrelate: bool
+) -> None:
+    model = random_model(
+        2, order=order, density=density, sigma_min=0.4, steps=3, decorrelate=decorrelate
+    )
     first, second = model.context.order
     count = {"flow": 6, "quadrature": 4}[density]  # the flow makes narrower features
     marginal = model.conditional(model.shift[None], first)
@@ -148,10 +174,13 @@ def test_density_integrates_to_one_over_the_plane(density: str, order: Any) -> N
     assert mass == pytest.approx(1, abs=1e-4)
 
 
+@every_unit
 @every_density
 @every_order
-def test_terms_conditionals_and_the_joint_are_one_density(density: str, order: Any) -> None:
-    model = random_model(3, order=order, density=density)
+def test_terms_conditionals_and_the_joint_are_one_density(
+    density: str, order: Any, decorrelate: bool
+) -> None:
+    model = random_model(3, order=order, density=density, decorrelate=decorrelate)
     x = units(normal(5, 3, seed=2))
     terms, error = model.log_prob_terms(x)
     torch.testing.assert_close(model.log_prob(x), terms.sum(-1))
@@ -172,9 +201,10 @@ def test_terms_conditionals_and_the_joint_are_one_density(density: str, order: A
         )
 
 
+@every_unit
 @every_order
-def test_only_earlier_scalars_matter(order: Any) -> None:
-    model = random_model(3, order=order)
+def test_only_earlier_scalars_matter(order: Any, decorrelate: bool) -> None:
+    model = random_model(3, order=order, decorrelate=decorrelate)
     x = units(normal(4, 3))
     terms, _ = model.log_prob_terms(x)
     score, _ = model.conditional_scores(x)
@@ -218,11 +248,14 @@ def test_standardise_takes_mean_and_standard_deviation() -> None:
     torch.testing.assert_close(model.scale.double(), x.std(0, correction=0), rtol=1e-6, atol=1e-6)
 
 
+@every_unit
 @every_density
 @every_order
-def test_samples_are_quantiles_of_the_uniforms_drawn(density: str, order: Any) -> None:
+def test_samples_are_quantiles_of_the_uniforms_drawn(
+    density: str, order: Any, decorrelate: bool
+) -> None:
     """The probability integral transform gives back the numbers that the samples were made of."""
-    model = random_model(3, order=order, density=density)
+    model = random_model(3, order=order, density=density, decorrelate=decorrelate)
     x = model.sample(40, generator=seeded(5))
     g = seeded(5)
     for d in model.context.order:
@@ -245,10 +278,11 @@ def test_samples_in_single_precision(density: str) -> None:
     torch.testing.assert_close(single.double(), double, rtol=0, atol=2e-3)
 
 
+@every_unit
 @every_density
-def test_samples_follow_the_log_density(density: str) -> None:
+def test_samples_follow_the_log_density(density: str, decorrelate: bool) -> None:
     """A Kolmogorov-Smirnov test against CDFs that Gauss's rule integrates from log_prob."""
-    model = random_model(2, order=[1, 0], density=density, sigma_min=0.3)
+    model = random_model(2, order=[1, 0], density=density, sigma_min=0.3, decorrelate=decorrelate)
     x = model.sample(200, generator=seeded(2))
     nodes, weights = (torch.from_numpy(part) for part in np.polynomial.legendre.leggauss(64))
     transformed = []
@@ -318,10 +352,17 @@ def test_seeds_reproduce_weights_and_leave_the_generator_alone() -> None:
     assert models[0].context.order == models[1].context.order
 
 
+@every_unit
 @every_density
-def test_config_makes_the_model_anew(density: str) -> None:
+def test_config_makes_the_model_anew(density: str, decorrelate: bool) -> None:
     model = random_model(
-        3, order="random", density=density, condition_dims=2, head_depth=2, flow_steps=40
+        3,
+        order="random",
+        density=density,
+        condition_dims=2,
+        head_depth=2,
+        flow_steps=40,
+        decorrelate=decorrelate,
     )
     config = json.loads(json.dumps(model.config))
     again = ARCSM.from_config(config).double()
@@ -385,10 +426,11 @@ def test_flow_steps_are_those_asked_for() -> None:
         random_model(2, flow_steps=12).log_prob(x)
 
 
+@every_unit
 @pytest.mark.parametrize("mix", [0.0, 0.5, 1.0])
-def test_loss_terms_without_noise_are_made_of_the_scores(mix: float) -> None:
+def test_loss_terms_without_noise_are_made_of_the_scores(mix: float, decorrelate: bool) -> None:
     """At ε = ε̂ = 0 a term is σ²(1 + σ²) [½ s² + (1 − mix) s'], in standardised units."""
-    model = random_model(3)
+    model = random_model(3, decorrelate=decorrelate)
     x = units(normal(6, 3))
     levels = (0.2, 1.0)
     sigma = torch.tensor(levels, dtype=torch.float64).expand(6, 1, 2)
@@ -400,6 +442,28 @@ def test_loss_terms_without_noise_are_made_of_the_scores(mix: float) -> None:
         term = level**2 * (1 + level**2) * (score**2 / 2 + (1 - mix) * derivative)
         expected += term.sum(-1) / 2
     torch.testing.assert_close(model.loss_terms(x, noise, mix=mix), expected)
+
+
+@every_unit
+def test_jitter_moves_the_targets_and_not_the_contexts(decorrelate: bool) -> None:
+    """By hand: the score of x_d + jitter_d given x_<d, of scalar after scalar."""
+    model = random_model(3, order=[2, 0, 1], decorrelate=decorrelate)
+    x, jitter = units(normal(5, 3)), 0.4 * normal(5, 3, seed=7)
+    sigma = 0.7
+    noise = Perturbation(
+        torch.full((5, 1, 1), sigma).double(), torch.zeros(5, 3, 1).double(), torch.zeros_like(x)
+    )
+    expected = torch.zeros(5, dtype=torch.float64)
+    for d in range(3):
+        moved = x.clone()
+        moved[:, d] += jitter[:, d]  # later contexts see it, but this score does not look there
+        score, derivative = model.conditional_scores(moved, sigma=sigma)
+        score, derivative = score * model.scale, derivative * model.scale**2
+        expected += sigma**2 * (1 + sigma**2) * (score**2 / 2 + derivative / 2)[:, d]
+    torch.testing.assert_close(model.loss_terms(x, noise, jitter=jitter), expected)
+    plain = model.loss_terms(x, noise)
+    assert torch.equal(model.loss_terms(x, noise, jitter=torch.zeros_like(x)), plain)
+    assert (plain - expected).abs().min().item() > 1e-4
 
 
 def test_loss_moves_towards_the_data() -> None:
@@ -522,3 +586,231 @@ def test_numpy_rows_are_rows() -> None:
     model = random_model(2)
     x = units(normal(4, 2))
     assert torch.equal(model.log_prob(x.numpy()), model.log_prob(x))
+
+
+@pytest.mark.parametrize("sigma_max", [1.9, 2.0, 3.0])
+def test_conditionals_are_normal_at_the_largest_noise_if_that_is_large(sigma_max: float) -> None:
+    model = ARCSM.made(2, hidden=(8,), noise=Noise(sigma_max, 0.1), seed=0)
+    assert model.head.normal_at == (None if sigma_max < 2 else sigma_max)
+    widest = model.head.family(torch.randn(3, 32)).at(sigma_max)
+    assert (widest.normal() is None) == (sigma_max < 2)
+
+
+# Cells.
+
+
+def partition(model: ARCSM, x: Tensor, cells: int) -> tuple[Tensor, Tensor, Tensor]:
+    """Return rows, each row of x `cells` times, and in every column cells that fill the line.
+
+    They are narrow in the middle of the column, and wide further out.
+    """
+    place = torch.sinh(torch.linspace(-3.5, 3.5, cells - 1, dtype=torch.float64)) / 10
+    ends = torch.full((1,), math.inf, dtype=torch.float64)
+    place = torch.cat([-ends, place, ends])[:, None, None]
+    edges = model.shift.double() + model.scale.double() * place
+    edges = edges.expand(-1, len(x), -1)
+    low, high = (part.flatten(0, 1) for part in (edges[:-1], edges[1:]))
+    return x.repeat(cells, 1), low, high
+
+
+@every_unit
+@every_density
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+def test_probabilities_of_cells_that_fill_the_line_add_up_to_one(
+    density: str, decorrelate: bool, dtype: torch.dtype
+) -> None:
+    model = random_model(3, order=[2, 0, 1], density=density, decorrelate=decorrelate).to(dtype)
+    rows, low, high = partition(model, units(normal(4, 3, seed=2)).to(dtype), 41)
+    width = (high - low) / model.scale
+    assert bool((width < 0.2 / 8).any()) and bool((width > 0.2 / 8).any())  # both ways
+    terms, error = model.log_prob_terms(rows, cells=(low, high))
+    assert terms.dtype == dtype and bool((terms <= 1e-6).all())
+    total = terms.double().exp().view(41, 4, 3).sum(0)
+    # The middle of a narrow cell stands for all of it: 1/24 (width/σ)², here 0.001 of its mass.
+    torch.testing.assert_close(total, torch.ones_like(total), rtol=0, atol=2e-3)
+    assert bool((error >= 0).all()) and error.max().item() < 1e-4
+    torch.testing.assert_close(model.log_prob(rows, cells=(low, high)), terms.sum(-1))
+
+
+@every_unit
+@every_density
+def test_cells_are_differences_of_the_cdf(density: str, decorrelate: bool) -> None:
+    model = random_model(3, order=[2, 0, 1], density=density, decorrelate=decorrelate)
+    x = units(normal(6, 3, seed=2))
+    low = x - 0.4 * model.scale
+    high = x + 0.7 * model.scale
+    low[0], high[1] = -math.inf, math.inf
+    low[2], high[2] = -math.inf, math.inf
+    terms, _ = model.log_prob_terms(x, cells=(low, high))
+    for d in range(3):
+        conditional = model.conditional(x, d)
+        ends = torch.stack([low[:, d], high[:, d]], 1)
+        finite = ends.isfinite()
+        cdf = conditional.cdf(ends.where(finite, 0.0)).where(finite, (ends > 0).double())
+        torch.testing.assert_close(terms[:, d].exp(), cdf.diff()[:, 0], rtol=0, atol=3e-7)
+    torch.testing.assert_close(terms[2], torch.zeros(3).double(), rtol=0, atol=1e-6)
+
+
+@every_unit
+@every_density
+def test_narrow_cells_are_density_times_width(density: str, decorrelate: bool) -> None:
+    """On both sides of the width from which on they are integrated, σ_min/8."""
+    model = random_model(2, density=density, decorrelate=decorrelate)
+    x = units(normal(20, 2, seed=2))
+    points, _ = model.log_prob_terms(x)
+    likely = points > points.amax() - 6
+    for width in (1e-6, 0.2 / 8 * 0.999, 0.2 / 8 * 1.001):
+        half = width / 2 * model.scale
+        terms, _ = model.log_prob_terms(x, cells=(x - half, x + half))
+        expected = points + (width * model.scale).log()
+        torch.testing.assert_close(terms[likely], expected[likely], rtol=0, atol=5e-3)
+    # Across the limit nothing jumps.
+    near = [
+        model.log_prob_terms(x, cells=(x - w * model.scale, x + w * model.scale))[0]
+        for w in (0.1 / 8 * (1 - 1e-6), 0.1 / 8 * (1 + 1e-6))
+    ]
+    torch.testing.assert_close(near[0][likely], near[1][likely], rtol=0, atol=3e-3)
+
+
+@every_unit
+def test_cells_and_points_in_one_call(decorrelate: bool) -> None:
+    """An entry whose ends agree is a point; a condition reaches all."""
+    model = random_model(3, order=[1, 2, 0], condition_dims=1, decorrelate=decorrelate)
+    x, condition = units(normal(9, 3, seed=2)), normal(9, 1, seed=5)
+    half = torch.tensor([0.5, 1e-3, 0.0], dtype=torch.float64)[
+        torch.randint(3, (9, 3), generator=seeded(3))
+    ]
+    assert sorted(half.unique().tolist()) == [0.0, 1e-3, 0.5]
+    found, error = model.log_prob_terms(x, cells=(x - half, x + half), condition=condition)
+    points, _ = model.log_prob_terms(x, condition=condition)
+    for width in (0.5, 1e-3):
+        cells, cells_error = model.log_prob_terms(
+            x, cells=(x - width, x + width), condition=condition
+        )
+        some = half == width
+        torch.testing.assert_close(found[some], cells[some], rtol=0, atol=1e-6)
+        torch.testing.assert_close(error[some], cells_error[some], rtol=0, atol=1e-6)
+    torch.testing.assert_close(found[half == 0], points[half == 0], rtol=0, atol=1e-6)
+    same, _ = model.log_prob_terms(x, cells=(x, x), condition=condition)
+    assert torch.equal(same, points)
+
+
+@every_unit
+def test_contexts_see_the_rows_and_not_the_cells(decorrelate: bool) -> None:
+    """So the place of x_d in its cell matters to later scalars alone, and no cell to another."""
+    model = random_model(3, order=[2, 0, 1], decorrelate=decorrelate)
+    x = units(normal(5, 3, seed=2))
+    cells = (x - 0.4, x + 0.6)
+    terms, _ = model.log_prob_terms(x, cells=cells)
+    for place, d in enumerate(model.context.order):
+        later = list(model.context.order[place + 1 :])
+        moved = x.clone()
+        moved[:, d] += 0.3
+        found, _ = model.log_prob_terms(moved, cells=cells)
+        others = [e for e in range(3) if e not in later]
+        torch.testing.assert_close(found[:, others], terms[:, others], rtol=0, atol=1e-7)
+        if later:
+            assert (found - terms)[:, later].abs().min().item() > 1e-6
+        wider = cells[0].clone()
+        wider[:, d] -= 1.0
+        found, _ = model.log_prob_terms(x, cells=(wider, cells[1]))
+        assert bool((found[:, d] > terms[:, d]).all())
+        rest = [e for e in range(3) if e != d]
+        torch.testing.assert_close(found[:, rest], terms[:, rest], rtol=0, atol=1e-7)
+
+
+def test_cells_of_any_width_are_cells_in_single_precision() -> None:
+    """Amounts to the cent, of 100,000 or so: in standardised units the ends of a cell agree."""
+    model = random_model(2).float()
+    model.scale.fill_(1e5)
+    model.shift.zero_()
+    x = torch.tensor([[2.5e5, 1.1e5], [-3.1e5, 0.7e5]])
+    ends = x.double() - 0.005, x.double() + 0.005
+    terms, _ = model.log_prob_terms(x, cells=ends)
+    points, _ = model.log_prob_terms(x)
+    torch.testing.assert_close(terms, points + math.log(0.01), rtol=0, atol=1e-3)
+
+
+# Values that stand for others.
+
+
+def to_whole_numbers(d: int, drawn: Tensor, x: Tensor) -> Tensor:
+    return drawn.round()
+
+
+@every_unit
+def test_snapped_samples_have_the_probabilities_of_cells(decorrelate: bool) -> None:
+    """Pearson's test of 8000 rows of whole numbers against exp(log_prob) of their cells."""
+    model = random_model(2, order=[1, 0], decorrelate=decorrelate).float()
+    # Few values, so that a context of what was drawn, not of what it stands for, would be seen.
+    model.scale.copy_(torch.tensor([1.2, 0.9]))
+    count = 8000
+    x = model.sample(count, generator=seeded(1), snap=to_whole_numbers)
+    assert torch.equal(x, x.round())
+    values = [torch.arange(column.min() - 3, column.max() + 4) for column in x.T]
+    rows = torch.cartesian_prod(*values)
+    probability = model.log_prob(rows, cells=(rows - 0.5, rows + 0.5)).double().exp()
+    assert probability.sum().item() == pytest.approx(1, abs=2e-3)
+    found = (x[:, None] == rows).all(-1).sum(0).double()
+    assert found.sum().item() == count
+    common = probability * count >= 5
+    assert common.sum().item() > 15
+    observed = torch.cat([found[common], found[~common].sum()[None]])
+    expected = torch.cat([probability[common], (1 - probability[common].sum())[None]]) * count
+    assert stats.chisquare(observed.numpy(), expected.numpy()).pvalue > 0.01
+
+
+def test_snap_is_told_the_column_and_the_rows_so_far() -> None:
+    model = random_model(3, order=[2, 0, 1], decorrelate=True)
+    told = []
+
+    def snap(d: int, drawn: Tensor, x: Tensor) -> Tensor:
+        told.append((d, x.clone()))
+        assert torch.equal(drawn, x[:, d])
+        return drawn.round() + d
+
+    x = model.sample(7, generator=seeded(1), snap=snap)
+    assert [d for d, _ in told] == [2, 0, 1]
+    for place, (_, rows) in enumerate(told):
+        before = [2, 0, 1][:place]
+        assert torch.equal(rows[:, before], x[:, before])
+        assert not rows[:, [2, 0, 1][place + 1 :]].any()
+    # Each is the quantile of its uniform number given the values that the others stand for.
+    g = seeded(1)
+    for d in (2, 0, 1):
+        uniform = torch.rand((7, 1), generator=g, dtype=torch.float64)
+        quantile = model.conditional(x, d).quantile(uniform)[:, 0]
+        torch.testing.assert_close(x[:, d], quantile.round() + d)
+
+
+def test_snapping_nothing_changes_nothing() -> None:
+    model = random_model(2)
+    plain, same = (
+        model.sample(6, generator=seeded(1), snap=snap)
+        for snap in (None, lambda d, drawn, x: drawn)
+    )
+    assert torch.equal(plain, same)
+
+
+@pytest.mark.parametrize("decorrelate", [False, True])
+def test_conditional_cdf_is_that_of_the_conditionals(decorrelate: bool) -> None:
+    model = random_model(3, order=[1, 2, 0], decorrelate=decorrelate)
+    x = units(normal(6, 3, seed=5))
+    at = units(normal(6, 3, seed=6))
+    for points, found in ((x, model.conditional_cdf(x)), (at, model.conditional_cdf(x, at=at))):
+        for d in range(3):
+            expected = model.conditional(x, d).cdf(points[:, d, None])[:, 0]
+            torch.testing.assert_close(found[:, d], expected, rtol=1e-9, atol=1e-12)
+    ends = torch.full_like(x, math.inf)
+    assert bool((model.conditional_cdf(x, at=ends) == 1).all())
+    assert bool((model.conditional_cdf(x, at=-ends) == 0).all())
+
+
+def test_only_some_scalars_are_evaluated() -> None:
+    model = random_model(3)
+    x = units(normal(5, 3, seed=5))
+    terms, errors = model.log_prob_terms(x)
+    some, some_errors = model.log_prob_terms(x, only=[2, 0])
+    torch.testing.assert_close(some[:, [0, 2]], terms[:, [0, 2]], rtol=1e-12, atol=1e-12)
+    assert bool((some[:, 1] == 0).all()) and bool((some_errors[:, 1] == 0).all())
+    assert bool((some_errors[:, [0, 2]] == errors[:, [0, 2]]).all())

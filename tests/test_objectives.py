@@ -372,6 +372,33 @@ def test_annealed_csm_by_hand() -> None:
             assert found[row].item() == pytest.approx(expected, rel=1e-12)
 
 
+def test_contexts_may_be_shown_other_inputs() -> None:
+    """The targets are x all the same, and the noise of the contexts is added to the inputs."""
+    noise = Noise(2.0, 0.1)
+    x, inputs = normal(4, 3), 5 * normal(4, 3, seed=3)
+    drawn = Perturbation(
+        torch.tensor([0.1, 0.4, 1.0, 2.0], dtype=torch.float64).view(4, 1, 1),
+        normal(4, 3, 1, seed=1),
+        normal(4, 3, seed=2),
+    )
+    shift, variance, gain = 0.2, 0.6, -0.8
+    model = smoothed_gaussians(shift, variance, gain)
+    for mix in (0.0, 0.3, 1.0):
+        found = annealed_csm_terms(model, x, noise, drawn, mix=mix, inputs=inputs)
+        for row in range(4):
+            s, expected = drawn.sigma[row, 0, 0], 0.0
+            total = variance + s**2
+            for d in range(3):
+                before = inputs[row, d - 1] + 0.1 * drawn.context_epsilon[row, d - 1] if d else 0.0
+                e = drawn.epsilon[row, d, 0]
+                score = -(x[row, d] + s * e - shift - gain * before) / total
+                term = score**2 / 2 - (1 - mix) / total + mix * score * e / s
+                expected += (s**2 * (1 + s**2) * term).item()
+            assert found[row].item() == pytest.approx(expected, rel=1e-12)
+        same = annealed_csm_terms(model, x, noise, drawn, mix=mix, inputs=x)
+        assert torch.equal(same, annealed_csm_terms(model, x, noise, drawn, mix=mix))
+
+
 @pytest.mark.parametrize("mix", [0.0, 0.5, 1.0])
 def test_annealed_csm_of_one_level_in_closed_form(mix: float) -> None:
     """Data N(0, 1), one scalar: σ²(1 + σ²) [(1 + σ²)/2V² − 1/V] for the score −x̃/V."""

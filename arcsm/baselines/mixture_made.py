@@ -240,9 +240,16 @@ class MixtureMADE(AutoregressiveModel):
         noise: tuple[Tensor, ...] = (),
         *,
         condition: Float[Tensor, "rows condition_dims"] | None = None,
+        jitter: Float[Tensor, "rows dims"] | None = None,
     ) -> Float[Tensor, "rows"]:
-        """Return −log q(x) of each row, in nats, in the units of the data."""
-        return -self._terms((x - self.shift) / self.scale, condition).sum(-1)
+        """Return −log q(x) of each row, in nats, in the units of the data.
+
+        With `jitter` it is Σ_d −log q(x_d + jitter_d | x_<d).
+        """
+        z = self.to_standard(x)
+        target = z if jitter is None else z + jitter / self.scale
+        terms = self.conditionals(z, condition).log_prob(target) - self.scale.log()
+        return -terms.sum(-1)
 
     def log_prob_terms(
         self,
@@ -254,7 +261,7 @@ class MixtureMADE(AutoregressiveModel):
 
         The error is zero: the density is a closed form, exact up to rounding.
         """
-        terms = self._terms(self.standardised(x), condition)
+        terms = self._terms(self.to_standard(self.rows(x)), condition)
         return terms, torch.zeros_like(terms)
 
     def log_prob(
@@ -264,7 +271,7 @@ class MixtureMADE(AutoregressiveModel):
         condition: Float[Tensor, "rows condition_dims"] | None = None,
     ) -> Float[Tensor, "rows"]:
         """Return log q(x) of each row, in nats, in the units of the data; differentiable."""
-        return self._terms(self.standardised(x), condition).sum(-1)
+        return self._terms(self.to_standard(self.rows(x)), condition).sum(-1)
 
     def conditional_scores(
         self,
@@ -273,7 +280,7 @@ class MixtureMADE(AutoregressiveModel):
         condition: Float[Tensor, "rows condition_dims"] | None = None,
     ) -> tuple[Float[Tensor, "rows dims"], Float[Tensor, "rows dims"]]:
         """Return s_d(x_<d, x_d) = ∂ log q(x_d | x_<d)/∂x_d and ∂s_d/∂x_d."""
-        z = self.standardised(x)
+        z = self.to_standard(self.rows(x))
         score, derivative = self.conditionals(z, condition).jet(z)
         return score / self.scale, derivative / self.scale.square()
 
@@ -288,7 +295,7 @@ class MixtureMADE(AutoregressiveModel):
 
         Of rows drawn from the model these are independent and uniform.
         """
-        z = self.standardised(x)
+        z = self.to_standard(self.rows(x))
         return self.conditionals(z, condition).cdf(z)
 
     @torch.no_grad()

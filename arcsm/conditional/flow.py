@@ -52,7 +52,7 @@ def flow_down(
     upper = family.at(levels[0])
     for sigma, below in itertools.pairwise(levels):
         lower = family.at(below)
-        y, slope = _heun(upper, lower, sigma, below, y)
+        y, slope, _ = _heun(upper, lower, sigma, below, y)
         log_slope = log_slope + _log_increasing(slope)
         upper = lower
     return y, log_slope
@@ -64,9 +64,10 @@ def flow_up(
     """Invert `flow_down`: return the values at the first level and log dx/dy."""
     log_slope = torch.zeros_like(x)
     lower = family.at(levels[-1])
+    score, _ = lower.jet(x)
     for sigma, below in zip(levels[-2::-1], levels[:0:-1], strict=True):
         upper = family.at(sigma)
-        x, slope = _invert_heun(upper, lower, sigma, below, x)
+        x, slope, score = _invert_heun(upper, lower, sigma, below, x, score)
         log_slope = log_slope + _log_increasing(slope)
         lower = upper
     return x, log_slope
@@ -74,33 +75,38 @@ def flow_up(
 
 def _heun(
     upper: Conditional, lower: Conditional, sigma: float, below: float, y: Tensor
-) -> tuple[Tensor, Tensor]:
-    """Return one step from `sigma` down to `below`, and its derivative in y."""
+) -> tuple[Tensor, Tensor, Tensor]:
+    """Return one step from `sigma` down to `below`, its derivative in y, and the score at y."""
     score, curvature = upper.jet(y)
     change = below - sigma
     euler, euler_slope = y - change * sigma * score, 1 - change * sigma * curvature
     score_below, curvature_below = lower.jet(euler)
     moved = y - change / 2 * (sigma * score + below * score_below)
     slope = 1 - change / 2 * (sigma * curvature + below * curvature_below * euler_slope)
-    return moved, slope
+    return moved, slope, score
 
 
 def _invert_heun(
-    upper: Conditional, lower: Conditional, sigma: float, below: float, x: Tensor
-) -> tuple[Tensor, Tensor]:
-    """Return y with _heun(y) = x, and the step's derivative there."""
+    upper: Conditional, lower: Conditional, sigma: float, below: float, x: Tensor, score: Tensor
+) -> tuple[Tensor, Tensor, Tensor]:
+    """Return y with _heun(y) = x, the step's derivative and the score of `upper` there.
+
+    `score` is that of `lower` at x, which the step before has computed.
+    """
     # The flow taken upwards is a guess with an error of third order.
     change = sigma - below
-    score_below, _ = lower.jet(x)
-    score, _ = upper.jet(x - change * below * score_below)
-    guess = x - change / 2 * (below * score_below + sigma * score)
-    ratio = below / sigma
-    least_slope = _least_slope(ratio)
-    moved, _ = _heun(upper, lower, sigma, below, guess)
-    reach = (moved - x).abs() / least_slope + 1e-6 * (1 + x.abs())
-    return solve_increasing(
-        lambda y: _heun(upper, lower, sigma, below, y), x, guess - reach, guess + reach, guess
-    )
+    score_above, _ = upper.jet(x - change * below * score)
+    guess = x - change / 2 * (below * score + sigma * score_above)
+
+    def step(y: Tensor) -> tuple[Tensor, Tensor]:
+        nonlocal score
+        moved, slope, score = _heun(upper, lower, sigma, below, y)
+        return moved, slope
+
+    first = step(guess)
+    reach = (first[0] - x).abs() / _least_slope(below / sigma) + 1e-6 * (1 + x.abs())
+    y, slope = solve_increasing(step, x, guess - reach, guess + reach, guess, first=first)
+    return y, slope, score
 
 
 def _least_slope(ratio: float) -> float:

@@ -26,6 +26,9 @@ class Conditional(Protocol):
     def ceiling(self, x: Float[Tensor, "*batch points"]) -> Float[Tensor, "*batch intervals"]:
         """Return an upper bound of E on the interval between each point and the next."""
 
+    def normal(self) -> tuple[Float[Tensor, "*batch"], Float[Tensor, "*batch"]] | None:
+        """Return means and standard deviations if all of them are normal densities, else None."""
+
     def double(self) -> "Conditional":
         """Return the same conditional in float64."""
 

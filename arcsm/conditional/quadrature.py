@@ -79,7 +79,8 @@ class Quadrature:
         self.log_z_error: Float[Tensor, "*batch"] = (
             error.logsumexp(-1) - self.log_z
         ).exp() + rounding
-        share = (mass - self.log_z[..., None]).exp()
+        self._log_share = mass - self.log_z[..., None]
+        share = self._log_share.exp()
         cumulative = share.cumsum(-1)
         self._before = cumulative - share  # mass to the left of each panel
         self._total = cumulative[..., -1:]
@@ -96,6 +97,40 @@ class Quadrature:
         left = self.left.gather(-1, panel)
         mass, _ = self._partial_mass(left, inside)
         return (self._before.gather(-1, panel) + mass).clamp(0, 1)
+
+    def log_mass(
+        self, low: Float[Tensor, "*batch points"], high: Float[Tensor, "*batch points"]
+    ) -> Float[Tensor, "*batch points"]:
+        """Return log P(low < x < high), a sum of positive parts: no digits cancel in the tails.
+
+        Beyond the outermost panels, where s points inwards and less than 1e-14 of the mass lies,
+        the tail is taken to fall off as it does at its inner end.
+        """
+        low, high = low.double(), high.double()
+        left, right = self.left[..., :1], self.right[..., -1:]
+        inner_low = torch.minimum(torch.maximum(low, left), right)
+        inner_high = torch.minimum(torch.maximum(high, left), right)
+        first = torch.searchsorted(self.left, inner_low.contiguous(), right=True) - 1
+        last = torch.searchsorted(self.left, inner_high.contiguous(), right=True) - 1
+        # Whole panels between the two that hold the ends, and the parts of those two.
+        index = torch.arange(self.left.shape[-1], device=low.device)
+        whole = (index > first[..., None]) & (index < last[..., None])
+        between = self._log_share[..., None, :].where(whole, -math.inf).logsumexp(-1)
+        end_of_first = torch.minimum(self.right.gather(-1, first), inner_high)
+        start_of_last = torch.maximum(self.left.gather(-1, last), inner_low)
+        same = first == last
+        parts = [
+            between,
+            self._log_panel_mass(inner_low, end_of_first),
+            self._log_panel_mass(start_of_last, inner_high).where(~same, -math.inf),
+            self._log_tail(torch.maximum(low, right), high, outwards=1),
+            self._log_tail(torch.minimum(high, left), low, outwards=-1),
+        ]
+        return torch.stack(parts).logsumexp(0).clamp(max=0.0)
+
+    def log_prob_error(self) -> Float[Tensor, "*batch"]:
+        """Return `log_z_error`, which is all that is not exact about log q."""
+        return self.log_z_error
 
     def quantile(
         self, probability: Float[Tensor, "*batch points"]
@@ -124,6 +159,25 @@ class Quadrature:
         energy = self._conditional.energy(torch.cat([flat, x], -1)) - self.log_z[..., None]
         inner = energy[..., : flat.shape[-1]].unflatten(-1, (-1, nodes.shape[-1]))
         return half * (inner.exp() * kronrod).sum(-1), energy[..., flat.shape[-1] :].exp()
+
+    def _log_panel_mass(self, start: Tensor, end: Tensor) -> Tensor:
+        """Return the log of the mass between two points of one panel."""
+        nodes, kronrod, _ = _rule(start)
+        half = (end - start).clamp(min=0) / 2
+        points = start[..., None] + half[..., None] * (nodes + 1)
+        energy = self._conditional.energy(points.flatten(-2)).unflatten(-1, points.shape[-2:])
+        inner = (energy + kronrod.log()).logsumexp(-1) - self.log_z[..., None]
+        return inner + half.log()
+
+    def _log_tail(self, start: Tensor, end: Tensor, *, outwards: int) -> Tensor:
+        """Return the log of the mass from `start`, beyond the panels, to `end`."""
+        length = (outwards * (end - start)).clamp(min=0)
+        score, _ = self._conditional.jet(start.where(start.isfinite(), 0.0))
+        rate = -outwards * score
+        energy = self._conditional.energy(start.where(start.isfinite(), 0.0))
+        share = torch.log(-torch.expm1(-rate * length)) - rate.log()
+        value = energy - self.log_z[..., None] + share
+        return value.where(start.isfinite() & (length > 0), -math.inf)
 
     def _integrate(self, left: Tensor, right: Tensor) -> tuple[Tensor, Tensor]:
         """Return log mass and log error of each panel."""

@@ -14,19 +14,21 @@ def solve_increasing(
     high: Float[Tensor, "*shape"],
     guess: Float[Tensor, "*shape"],
     *,
+    first: tuple[Float[Tensor, "*shape"], Float[Tensor, "*shape"]] | None = None,
     iterations: int = 60,
 ) -> tuple[Float[Tensor, "*shape"], Float[Tensor, "*shape"]]:
     """Solve function(t) = target for t in [low, high]; `function` returns values and slopes.
 
     Newton's method inside a bracket that shrinks: a step that would leave the bracket becomes a
     bisection, so that the root is found whatever the shape of the increasing function. Returns
-    the roots and the slopes there.
+    the roots and the slopes there, which are what `function` was called for last. `first` is
+    function(guess), if that is known and the guess lies in the bracket.
     """
     low, high = low.clone(), high.clone()
     t = torch.minimum(torch.maximum(guess, low), high)
-    value, slope = function(t)
+    value, slope = function(t) if first is None else first
     epsilon = 4 * torch.finfo(t.dtype).eps
-    settled = value == target
+    settled = (target - value).abs() <= epsilon * (1 + t.abs()) * slope
     for iteration in range(iterations):
         if bool(settled.all()):
             break
@@ -40,5 +42,7 @@ def solve_increasing(
         moved = (step - t).abs()
         t = step
         value, slope = function(t)
-        settled = settled | (moved <= epsilon * (1 + t.abs())) | (value == target)
+        # Settled too is where the next step of Newton's would be too small to matter.
+        close = (target - value).abs() <= epsilon * (1 + t.abs()) * slope
+        settled = settled | (moved <= epsilon * (1 + t.abs())) | close
     return t, slope

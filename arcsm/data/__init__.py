@@ -1,6 +1,18 @@
-"""Data: arrays checked at the door, and toy distributions with known densities."""
+"""Data: arrays and tables checked at the door, files, and sets real and with known densities."""
 
 from arcsm.data.arrays import as_rows, as_training_rows
+from arcsm.data.sets import (
+    ADBENCH,
+    POWER_COLUMNS,
+    SKLEARN,
+    PowerSplit,
+    data_folder,
+    load_adbench,
+    load_power,
+    load_sklearn,
+)
+from arcsm.data.table import Table, as_table
+from arcsm.data.tables import TableWriter, iterate_table, read_table, write_table
 from arcsm.data.toy import (
     TOYS,
     Checkerboard,
@@ -14,15 +26,29 @@ from arcsm.data.toy import (
 )
 
 __all__ = [
+    "ADBENCH",
+    "POWER_COLUMNS",
+    "SKLEARN",
     "TOYS",
     "Checkerboard",
     "EightGaussians",
     "Pinwheel",
+    "PowerSplit",
     "Rings",
+    "Table",
+    "TableWriter",
     "Toy",
     "TwoMoons",
     "TwoSpirals",
     "as_rows",
+    "as_table",
     "as_training_rows",
+    "data_folder",
     "get_toy",
+    "iterate_table",
+    "load_adbench",
+    "load_power",
+    "load_sklearn",
+    "read_table",
+    "write_table",
 ]

@@ -12,10 +12,10 @@ from sklearn.datasets import load_digits
 from torch import Tensor
 
 from arcsm.conditional import Noise
-from arcsm.demo.progress import Reporter
 from arcsm.demo.rivals import Rival, gaussian_mixture, kernel_density
 from arcsm.model import ARCSM
 from arcsm.objectives import Perturbation
+from arcsm.progress import Reporter
 from arcsm.tasks import denoise
 from arcsm.train import TrainConfig, fit
 from arcsm.train.loop import Progress

@@ -14,10 +14,10 @@ from arcsm import __version__
 from arcsm.data import TOYS
 from arcsm.demo.digits import DigitsSizes, run_digits
 from arcsm.demo.page import About, render
-from arcsm.demo.progress import Reporter
 from arcsm.demo.toy import ToySizes, run_toy
 from arcsm.errors import ArcsmError, InputError
 from arcsm.files import write_text
+from arcsm.progress import Reporter
 
 
 @dataclass(frozen=True)

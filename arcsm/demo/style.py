@@ -1,10 +1,14 @@
 """The style sheet of the page: inline, for light and dark screens, telephones and paper."""
 
-CSS = """
-:root {
+from arcsm.plots.palette import DATA, INK, MODEL, MUTED, RULE, SCORE
+
+_LIGHT = f"""
+:root {{
   color-scheme: light dark;
-  --page: #fcfbf9; --card: #ffffff; --ink: #1c2230; --muted: #667084; --rule: #e5e2db;
-  --model: #2f63d6; --wash: #2f63d622; --score: #d4492f; --truth: #1c2230; --data: #9aa0ad;
+  --page: #fcfbf9; --card: #ffffff; --ink: {INK}; --muted: {MUTED}; --rule: {RULE};
+  --model: {MODEL}; --wash: {MODEL}22; --score: {SCORE}; --truth: {INK}; --data: {DATA};"""
+
+_REST = """
   --serif: "Iowan Old Style", "Palatino Linotype", Palatino, "Book Antiqua", Georgia, serif;
 }
 @media (prefers-color-scheme: dark) {
@@ -139,3 +143,5 @@ code { font: 13px/1.5 ui-monospace, "SF Mono", Menlo, Consolas, monospace; }
   h2, h3, .kicker, section > .note { break-after: avoid; }
 }
 """
+
+CSS = _LIGHT + _REST

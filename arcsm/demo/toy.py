@@ -9,9 +9,9 @@ from numpy import ndarray
 
 from arcsm.conditional import Noise
 from arcsm.data import Toy
-from arcsm.demo.progress import Reporter
 from arcsm.demo.rivals import Rival, gaussian_mixture, kernel_density
 from arcsm.model import ARCSM
+from arcsm.progress import Reporter
 from arcsm.train import History, TrainConfig, fit
 
 

@@ -45,16 +45,18 @@ def denoise(
     """
     levels = _levels(model, sigma)
     rows = as_rows(noisy, dims=model.dims, name="noisy", dtype=model.shift.dtype)
-    z = model.standardised(rows)
-    clean = torch.empty_like(z)
-    cursor = model.context.cursor(len(z), condition)
+    rows = rows.to(model.shift.device)
+    clean = torch.zeros_like(rows)
+    cursor = model.context.cursor(len(rows), condition)
     for d in model.context.order:
         family = model.head.family(cursor.context())
-        level = levels[d]
-        score, _ = family.at(max(level, model.noise.sigma_min)).jet(z[:, d, None])
-        clean[:, d] = z[:, d] + level**2 * score[:, 0]
-        cursor.push(clean[:, d])
-    return clean * model.scale + model.shift
+        level, centre = levels[d], model.centre(clean, d)
+        z = (rows[:, d] - centre) / model.scale[d]
+        score, _ = family.at(max(level, model.noise.sigma_min)).jet(z[:, None])
+        z = z + level**2 * score[:, 0]
+        clean[:, d] = z * model.scale[d] + centre
+        cursor.push(model.context_input(clean[:, d], d))
+    return clean
 
 
 def _levels(model: ARCSM, sigma: float) -> list[float]:

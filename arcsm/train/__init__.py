@@ -1,6 +1,6 @@
 """Training: one visible loop, and checkpoints that resume to the same bits."""
 
-from arcsm.train.checkpoint import load_model, save_model
+from arcsm.train.checkpoint import load_model, read_model, save_model
 from arcsm.train.loop import History, Progress, TrainConfig, fit
 from arcsm.train.staged import fit_staged, load_staged
 
@@ -12,5 +12,6 @@ __all__ = [
     "fit_staged",
     "load_model",
     "load_staged",
+    "read_model",
     "save_model",
 ]

@@ -28,9 +28,19 @@ _KINDS: dict[str, Any] = {"ARCSM": ARCSM, "MixtureMADE": MixtureMADE}
 _DTYPES = {"float32": torch.float32, "float64": torch.float64}
 
 
-def save_model(directory: str | os.PathLike[str], model: AutoregressiveModel) -> None:
-    """Write `model` to a directory: config.json and model.safetensors."""
+def save_model(
+    directory: str | os.PathLike[str],
+    model: AutoregressiveModel,
+    *,
+    details: Mapping[str, Any] | None = None,
+) -> None:
+    """Write `model` to a directory: config.json and model.safetensors.
+
+    `details`, whatever JSON can hold, are kept with it and come back from `read_model`.
+    """
     description = describe(model)
+    if details is not None:
+        description["details"] = json.loads(json.dumps(details, allow_nan=False))
     tensors = {name: value.detach().contiguous() for name, value in model.state_dict().items()}
     write_tensors(Path(directory) / "model.safetensors", tensors, description)
     write_json(Path(directory) / "config.json", description)
@@ -40,6 +50,13 @@ def load_model(
     directory: str | os.PathLike[str], *, device: torch.device | str = "cpu"
 ) -> AutoregressiveModel:
     """Read a model that `save_model` wrote; refuse, naming the file, what is not one."""
+    return read_model(directory, device=device)[0]
+
+
+def read_model(
+    directory: str | os.PathLike[str], *, device: torch.device | str = "cpu"
+) -> tuple[AutoregressiveModel, Mapping[str, Any] | None]:
+    """Read a model as `load_model` does, and the details that were kept with it."""
     path = Path(directory) / "config.json"
     try:
         description = json.loads(path.read_text(encoding="utf-8"))
@@ -60,7 +77,7 @@ def load_model(
         )
     model = build(description)
     load_weights(model, tensors, os.fspath(directory))
-    return model.to(device)
+    return model.to(device), description.get("details")
 
 
 def describe(model: AutoregressiveModel) -> dict[str, Any]:

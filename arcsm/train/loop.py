@@ -11,6 +11,8 @@ import hashlib
 import json
 import math
 import os
+import signal
+import threading
 import time
 import warnings
 from collections.abc import Callable
@@ -31,6 +33,9 @@ from arcsm.files import remove_stale_temporaries
 from arcsm.train.checkpoint import save_model
 from arcsm.train.state import TrainState, load_state, refuse_existing, save_state
 
+# The least number of noisy rows on which the held-out loss is taken.
+_VALIDATION_DRAWS = 2048
+
 
 @dataclass(frozen=True)
 class TrainConfig:
@@ -41,6 +46,8 @@ class TrainConfig:
     every `evaluate_every` steps the averaged weights are scored on it, the best are kept, and
     training stops after `patience` evaluations without a better one. `bfloat16` computes the
     context network in half precision; `compile` uses torch.compile where a compiler is found.
+    With `max_seconds` training takes no longer than that: the learning rate falls with the time
+    that is spent, so that it ends as it would have, only sooner (and not to the same bits).
     """
 
     steps: int = 4000
@@ -53,6 +60,7 @@ class TrainConfig:
     validation: float = 0.1
     evaluate_every: int = 250
     patience: int | None = None
+    max_seconds: float | None = None
     checkpoint_every: int = 500
     compile: bool = False
     bfloat16: bool = False
@@ -75,6 +83,8 @@ class TrainConfig:
             "validation": isinstance(self.validation, number) and 0 <= self.validation < 1,
             "evaluate_every": _is_whole(self.evaluate_every, 1),
             "patience": self.patience is None or _is_whole(self.patience, 1),
+            "max_seconds": self.max_seconds is None
+            or (isinstance(self.max_seconds, number) and 0 < self.max_seconds < math.inf),
             "checkpoint_every": _is_whole(self.checkpoint_every, 1),
             "compile": isinstance(self.compile, bool),
             "bfloat16": isinstance(self.bfloat16, bool),
@@ -92,13 +102,14 @@ class TrainConfig:
 
 @dataclass(frozen=True)
 class Progress:
-    """What a progress callback is told after each logged step."""
+    """What a progress callback is told after each evaluation; `done` is the share of the work."""
 
     step: int
     steps: int
     loss: float
     validation: float | None
     seconds: float
+    done: float
 
 
 @dataclass(frozen=True)
@@ -119,6 +130,7 @@ def fit(
     *,
     weight: Any = None,
     condition: Any = None,
+    spread: Any = None,
     directory: str | os.PathLike[str] | None = None,
     resume: bool = False,
     progress: Callable[[Progress], None] | None = None,
@@ -126,21 +138,24 @@ def fit(
     """Train `model` on the rows of `x`.
 
     It ends with the averaged weights: those that did best on the held-out rows, if there are any.
-    `weight` gives each row a weight. With a `directory` the state is written there every
-    `checkpoint_every` steps, and the finished model at the end; `resume` goes on from that state,
-    with the same data and configuration, as if nothing had happened.
+    `weight` gives each row a weight. `spread` says, in the shape of x, how far on either side an
+    entry is spread evenly, anew at every step, where it is a target; contexts see x itself.
+    With a `directory` the state is written there every `checkpoint_every` steps and on Ctrl-C, and
+    the finished model at the end; `resume` goes on from that state, with the same data and
+    configuration, as if nothing had happened.
     """
     config = config or TrainConfig()
-    started = time.monotonic()
     if resume and directory is None:
         raise InputError("expected the directory of the run to resume, got none; pass directory")
     rows = as_training_rows(x, dims=model.dims)
     weights = _check_weights(weight, len(rows))
     conditions = _check_condition(condition, len(rows), model.context.condition_dims)
+    spreads = _check_spread(spread, rows)
     device, dtype = model.shift.device, model.shift.dtype
     _check_range(rows, dtype, "x")
     _check_range(conditions, dtype, "condition")
-    fingerprint = _fingerprint(rows, weights, conditions)
+    _check_range(spreads, dtype, "spread")
+    fingerprint = _fingerprint(rows, weights, conditions, spreads)
     rank, world = _join_processes(next(model.parameters()).device)
     if world > 1 and config.batch_size % world:
         raise InputError(
@@ -153,13 +168,15 @@ def fit(
     shuffled = kept[torch.randperm(len(kept), generator=_generator(config.seed, "split"))]
     # Two rows at least remain: one has no spread.
     held_out = min(round(config.validation * len(kept)), len(kept) - 2)
-    data = _Data(rows, weights, conditions, shuffled[held_out:], device, dtype)
-    check = _Data(rows, weights, conditions, shuffled[:held_out], device, dtype)
+    parts = (rows, weights, conditions, spreads)
+    data = _Data(*parts, shuffled[held_out:], device, dtype)
+    check = _Data(*parts, shuffled[:held_out], device, dtype)
     batch = min(config.batch_size, len(data.x) // world * world)
     if batch < world:
         raise InputError(f"expected a row for each of {world} processes, got {len(data.x)} rows")
 
-    model.standardise(data.x, data.weight)
+    # On all rows: units are not learned, and a rare value may be among the held-out rows alone.
+    model.standardise(rows[kept.to(rows.device)].to(device, dtype), weights[kept].to(device, dtype))
     optimizer = torch.optim.AdamW(
         model.parameters(),
         lr=config.learning_rate,
@@ -179,55 +196,66 @@ def fit(
             refuse_existing(directory)
 
     model.train()
-    for step in range(state.step, config.steps):
-        if state.stopped:
-            break
-        # Which rows, and which noise: the same for any number of processes.
-        chosen = _batch_rows(len(data.x), batch, step, config.seed)
-        noise = model.draw_noise(
-            batch, generator=_generator(config.seed, "noise", step, device), **config.noise
-        )
-        share = slice(rank * batch // world, (rank + 1) * batch // world)
-        mine = chosen[share].to(device)
-        scale = world / data.weight[chosen.to(device)].sum()
+    clock = _Clock(config, state.seconds, world)
+    # Several processes would not be interrupted at the same step, and wait for each other.
+    with _Interruption(directory is not None and world == 1) as interruption:
+        for step in range(state.step, config.steps):
+            done = clock.share_done(step)
+            if state.stopped or done >= 1 or interruption.requested:
+                break
+            # Which rows, and which noise: the same for any number of processes.
+            chosen = _batch_rows(len(data.x), batch, step, config.seed)
+            noise = model.draw_noise(
+                batch, generator=_generator(config.seed, "noise", step, device), **config.noise
+            )
+            share = slice(rank * batch // world, (rank + 1) * batch // world)
+            mine = chosen[share].to(device)
+            scale = world / data.weight[chosen.to(device)].sum()
 
-        for group in optimizer.param_groups:
-            group["lr"] = config.learning_rate * _schedule(step, config)
-        loss = objective(
-            data.x[mine],
-            data.weight[mine] * scale,
-            None if data.condition is None else data.condition[mine],
-            type(noise)(*(part[share].to(dtype) for part in noise)),
-        )
-        optimizer.zero_grad(set_to_none=True)
-        loss.backward()
-        norm = nn.utils.clip_grad_norm_(model.parameters(), config.clip)
-        optimizer.step()
-        state.average(model, config.ema)
-        state.step = step + 1
+            for group in optimizer.param_groups:
+                group["lr"] = config.learning_rate * _schedule(step, done, config)
+            loss = objective(
+                data.x[mine],
+                data.weight[mine] * scale,
+                None if data.condition is None else data.condition[mine],
+                type(noise)(*(part[share].to(dtype) for part in noise)),
+                data.jitter(chosen, _generator(config.seed, "jitter", step, device), share),
+            )
+            optimizer.zero_grad(set_to_none=True)
+            loss.backward()
+            norm = nn.utils.clip_grad_norm_(model.parameters(), config.clip)
+            optimizer.step()
+            state.average(model, config.ema)
+            state.step = step + 1
 
-        state.watch(loss.detach(), norm)
-        evaluate = state.step % config.evaluate_every == 0 or state.step == config.steps
-        keep = state.step % config.checkpoint_every == 0 or state.step == config.steps
-        if evaluate or keep or device.type == "cpu" or state.step % 50 == 0:
-            _halt_if_not_finite(state, data, batch, config)
-        if world > 1 and (evaluate or keep):
-            dist.all_reduce(state.total)
-            state.total /= world
-        if evaluate:
-            validation = _validate(model, state, check, config)
-            state.record(validation, config.patience)
-            if progress is not None and rank == 0:
-                progress(
-                    Progress(
-                        state.step,
-                        config.steps,
-                        state.training[-1][1],
-                        validation,
-                        time.monotonic() - started,
+            state.watch(loss.detach(), norm)
+            state.seconds = clock.seconds
+            last = clock.share_done(state.step) >= 1
+            evaluate = state.step % config.evaluate_every == 0 or last
+            keep = state.step % config.checkpoint_every == 0 or last
+            if evaluate or keep or device.type == "cpu" or state.step % 50 == 0:
+                _halt_if_not_finite(state, data, batch, config)
+            if world > 1 and (evaluate or keep):
+                dist.all_reduce(state.total)
+                state.total /= world
+            if evaluate:
+                validation = _validate(model, state, check, config)
+                state.record(validation, config.patience)
+                if progress is not None and rank == 0:
+                    progress(
+                        Progress(
+                            state.step,
+                            config.steps,
+                            state.training[-1][1],
+                            validation,
+                            state.seconds,
+                            1.0 if state.stopped else clock.share_done(state.step),
+                        )
                     )
-                )
-        if directory is not None and rank == 0 and (keep or state.stopped):
+            if directory is not None and rank == 0 and (keep or state.stopped):
+                save_state(directory, model, optimizer, state, asdict(config), fingerprint)
+        if directory is not None and interruption.requested:
+            _halt_if_not_finite(state, data, batch, config)
             save_state(directory, model, optimizer, state, asdict(config), fingerprint)
 
     state.finish(model)
@@ -241,7 +269,7 @@ def fit(
         state.validation,
         state.best_step,
         state.step,
-        time.monotonic() - started,
+        state.seconds,
     )
 
 
@@ -253,6 +281,7 @@ class _Data:
         x: Tensor,
         weight: Tensor,
         condition: Tensor | None,
+        spread: Tensor | None,
         chosen: Int[Tensor, "chosen"],
         device: torch.device,
         dtype: torch.dtype,
@@ -263,6 +292,17 @@ class _Data:
         self.condition = (
             None if condition is None else condition[chosen.to(condition.device)].to(device, dtype)
         )
+        self.spread = None if spread is None else spread[chosen.to(spread.device)].to(device, dtype)
+
+    def jitter(
+        self, rows: Int[Tensor, "rows"], generator: torch.Generator, share: slice
+    ) -> Tensor | None:
+        """Draw where in ± spread the targets of a batch lie; return this process's share."""
+        if self.spread is None:
+            return None
+        width = self.spread[rows.to(self.spread.device)]
+        place = torch.rand(width.shape, generator=generator, device=width.device)
+        return (width * (2 * place.to(width.dtype) - 1))[share]
 
 
 class _Objective(nn.Module):
@@ -273,9 +313,18 @@ class _Objective(nn.Module):
         self.model, self.options = model, config.objective
         self.half_precision = config.bfloat16
 
-    def forward(self, x: Tensor, weight: Tensor, condition: Tensor | None, noise: Any) -> Tensor:
+    def forward(
+        self,
+        x: Tensor,
+        weight: Tensor,
+        condition: Tensor | None,
+        noise: Any,
+        jitter: Tensor | None,
+    ) -> Tensor:
         with torch.autocast(x.device.type, torch.bfloat16, enabled=self.half_precision):
-            terms = self.model.loss_terms(x, noise, condition=condition, **self.options)
+            terms = self.model.loss_terms(
+                x, noise, condition=condition, jitter=jitter, **self.options
+            )
         return (weight * terms).sum()
 
 
@@ -314,10 +363,69 @@ def _compiled(objective: nn.Module, mode: str) -> Callable[..., Tensor]:
     return call
 
 
-def _schedule(step: int, config: TrainConfig) -> float:
+def _schedule(step: int, done: float, config: TrainConfig) -> float:
     """Return the factor of the learning rate: a linear warm-up, then a cosine down to 0."""
     warm = min(1.0, (step + 1) / (config.warmup + 1))
-    return warm * (0.5 + 0.5 * math.cos(math.pi * step / config.steps))
+    return warm * (0.5 + 0.5 * math.cos(math.pi * done))
+
+
+class _Clock:
+    """How much of a run is done: of its steps or, if that is more, of its time."""
+
+    def __init__(self, config: TrainConfig, spent: float, world: int):
+        self._config, self._world = config, world
+        self._began = time.monotonic() - spent
+        self._answer = (-1, 0.0)
+
+    @property
+    def seconds(self) -> float:
+        """The time spent, in this process and in those that it resumes."""
+        return time.monotonic() - self._began
+
+    def share_done(self, step: int) -> float:
+        """Return the share that is done before `step`; asked twice it says the same."""
+        if self._config.max_seconds is None:
+            return step / self._config.steps
+        if self._answer[0] != step:
+            spent = torch.tensor(self.seconds / self._config.max_seconds, dtype=torch.float64)
+            if self._world > 1:  # all processes must end, and lower their rates, together
+                device = "cuda" if dist.get_backend() == "nccl" else "cpu"
+                spent = spent.to(device)
+                dist.all_reduce(spent, dist.ReduceOp.MAX)
+            self._answer = (step, max(step / self._config.steps, spent.item()))
+        return self._answer[1]
+
+
+class _Interruption:
+    """Ctrl-C between two steps instead of within one, so that the state can still be written."""
+
+    def __init__(self, active: bool):
+        self.requested = False
+        # Python hands signals to the main thread alone, and only it may choose what they do.
+        self._active = active and threading.current_thread() is threading.main_thread()
+
+    def __enter__(self) -> "_Interruption":
+        if self._active:
+            self._former = signal.signal(signal.SIGINT, self._request)
+        return self
+
+    def __exit__(self, kind: Any, *_: Any) -> None:
+        self._restore()
+        if self.requested and kind is None:
+            raise KeyboardInterrupt
+
+    def _request(self, *_: Any) -> None:
+        if self.requested:  # asked twice: at once, then
+            self._restore()
+            raise KeyboardInterrupt
+        self.requested = True
+
+    def _restore(self) -> None:
+        if self._active:
+            # None, unlike SIG_DFL, which is 0, stands for a handler that Python did not set.
+            former = signal.default_int_handler if self._former is None else self._former
+            signal.signal(signal.SIGINT, former)
+            self._active = False
 
 
 def _generator(
@@ -349,21 +457,33 @@ def _validate(
         return None
     model.eval()
     total = torch.zeros((), dtype=torch.float64, device=check.x.device)
+    # Of a few rows the noise would decide which weights are the best: draw it several times.
+    generator = _generator(config.seed, "validation", device=check.x.device)
+    noisy = len(model.draw_noise(1, generator=generator)) > 0
+    repeats = math.ceil(_VALIDATION_DRAWS / len(check.x)) if noisy else 1
     with state.averaged(model):
         for start in range(0, len(check.x), config.batch_size):
             piece = slice(start, start + config.batch_size)
-            x = check.x[piece]
+            x = check.x[piece].repeat(repeats, 1)
             noise = model.draw_noise(
                 len(x),
                 generator=_generator(config.seed, "validation", start, x.device),
                 **config.noise,
             )
             noise = type(noise)(*(part.to(x.dtype) for part in noise))
-            condition = None if check.condition is None else check.condition[piece]
-            terms = model.loss_terms(x, noise, condition=condition, **config.objective)
-            total += (terms * check.weight[piece]).sum().double()
+            condition = None
+            if check.condition is not None:
+                condition = check.condition[piece].repeat(repeats, 1)
+            every = torch.arange(len(check.x))[piece].repeat(repeats)
+            jitter = check.jitter(
+                every, _generator(config.seed, "validation jitter", start, x.device), slice(None)
+            )
+            terms = model.loss_terms(
+                x, noise, condition=condition, jitter=jitter, **config.objective
+            )
+            total += (terms * check.weight[piece].repeat(repeats)).sum().double()
     model.train()
-    return (total / check.weight.sum()).item()
+    return (total / (repeats * check.weight.sum())).item()
 
 
 def _halt_if_not_finite(state: TrainState, data: _Data, batch: int, config: TrainConfig) -> None:
@@ -442,6 +562,19 @@ def _check_condition(condition: Any, count: int, dims: int) -> Tensor | None:
     if len(rows) != count:
         raise InputError(f"expected {count} rows of condition, got {len(rows)}; one for each row")
     return rows
+
+
+def _check_spread(spread: Any, rows: Tensor) -> Tensor | None:
+    if spread is None:
+        return None
+    widths = as_rows(spread, dims=rows.shape[1], name="spread")
+    if len(widths) != len(rows) or bool((widths < 0).any()):
+        raise InputError(
+            f"expected a spread of shape {tuple(rows.shape)} without negative numbers, got shape"
+            f" {tuple(widths.shape)} and a least of {widths.min().item():g}; pass one for each"
+            " entry of x, 0 where it is exact"
+        )
+    return widths
 
 
 def _fingerprint(*tensors: Tensor | None) -> str:

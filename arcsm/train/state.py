@@ -31,6 +31,7 @@ class TrainState:
     counted: int = 0  # the losses in `total`
     stale: int = 0  # evaluations since the best one
     stopped: bool = False
+    seconds: float = 0.0
     training: list[tuple[int, float]] = field(default_factory=list)
     validation: list[tuple[int, float]] = field(default_factory=list)
 
@@ -120,6 +121,8 @@ def save_state(
         "best_step": state.best_step,
         "stale": state.stale,
         "stopped": state.stopped,
+        # A run without a limit of time ends with the same bits however long it took.
+        "seconds": state.seconds if config["max_seconds"] is not None else 0.0,
         "training": state.training,
         "validation": state.validation,
     }
@@ -174,6 +177,7 @@ def load_state(
     state.step, state.stale = training["step"], training["stale"]
     state.total, state.counted = state.total.new_tensor(training["total"]), training["counted"]
     state.best_step, state.stopped = training["best_step"], training["stopped"]
+    state.seconds = training.get("seconds", 0.0)
     if training["best_loss"] is not None:
         state.best_loss = training["best_loss"]
     state.training = [(step, loss) for step, loss in training["training"]]

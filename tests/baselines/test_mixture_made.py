@@ -261,3 +261,22 @@ def test_bad_input_is_refused():
         model.log_prob(torch.full((1, 3), math.nan))
     with pytest.raises(InputError, match="expected a positive whole number of samples, got 0"):
         model.sample(0)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_jitter_moves_the_targets_and_not_the_contexts(kind):
+    """Σ_d −log q(x_d + jitter_d | x_<d), with one scalar moved at a time."""
+    model = model_of(kind, order=[2, 0, 1])
+    x, jitter = rows(8), 0.3 * rows(16)[8:]
+    with torch.no_grad():
+        expected = torch.zeros(8, dtype=F64)
+        for d in range(3):
+            moved = x.clone()
+            moved[:, d] += jitter[:, d]  # the term of d itself does not look at what comes later
+            expected -= model.log_prob_terms(moved)[0][:, d]
+        torch.testing.assert_close(model.loss_terms(x, jitter=jitter), expected)
+        plain = model.loss_terms(x)
+        torch.testing.assert_close(plain, -model.log_prob(x))
+        assert torch.equal(model.loss_terms(x, jitter=torch.zeros_like(x)), plain)
+        assert (plain - expected).abs().min().item() > 1e-6
+        assert not torch.allclose(model.loss_terms(x + jitter), expected)

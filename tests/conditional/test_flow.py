@@ -182,3 +182,18 @@ def test_a_flow_that_folds_is_an_error() -> None:
     y = torch.linspace(-1, 1, 5, dtype=torch.float64)[None]
     with pytest.raises(ArcsmError, match="expected an increasing flow, got a step of slope -"):
         flow_down(TooSteep(), y, [1.0, 0.9])
+
+
+@every_size
+def test_flow_of_heads_that_become_normal(scale: float, sigma_min: float) -> None:
+    """The slope limit holds for them as well: the flow is increasing, and inverted."""
+    for level in (3.0, 2.0):  # at the largest noise, and already below it
+        family = random_head(scale, seed=5, normal_at=level).family(normal(3, 8, seed=6))
+        mean, std = (part[:, None] for part in family.at(3.0).normal())
+        levels = flow_levels(Noise(3.0, sigma_min))
+        y = mean + std * torch.linspace(-7, 7, 60, dtype=torch.float64)
+        x, log_slope = flow_down(family, y, levels)
+        assert bool((x.diff() > 0).all()) and bool(log_slope.isfinite().all())
+        back, log_slope_back = flow_up(family, x, levels)
+        torch.testing.assert_close(back, y, rtol=0, atol=1e-7)
+        torch.testing.assert_close(log_slope_back, log_slope, rtol=0, atol=1e-7)

@@ -263,3 +263,106 @@ def test_parameters_that_are_not_numbers_show() -> None:
     found = Quadrature(conditional)
     assert found.log_z[0].isnan() and found.log_z_error[0].isnan()
     assert found.log_z[1].isfinite()
+
+
+# The mass of cells.
+
+
+def cells(low: float, high: float, count: int) -> tuple[Tensor, Tensor]:
+    """Return the adjoining cells between evenly spaced points, for one entry of a batch."""
+    edges = torch.linspace(low, high, count + 1, dtype=torch.float64)[None]
+    return edges[:, :-1], edges[:, 1:]
+
+
+INFINITY = torch.full((1, 1), math.inf, dtype=torch.float64)
+
+
+@pytest.mark.parametrize("sigma", [0.0, 0.3, 3.0])
+@pytest.mark.parametrize("name", FAMILIES)
+def test_mass_of_cells_of_known_mixtures(name: str, sigma: float) -> None:
+    """In the log, out to where the panels end: nothing cancels in either tail."""
+    known = FAMILIES[name].at(sigma)
+    density = Quadrature(known)
+    low, high = (end.item() for end in known.bounds())
+    for count in (1, 7, 60, 1000):
+        ends = cells(low, high, count)
+        expected = known.log_mass(*ends)
+        torch.testing.assert_close(density.log_mass(*ends), expected, rtol=1e-6, atol=1e-6)
+    assert expected.min().item() < -35
+    inner = cells(-1.5, 1.5, 20)
+    difference = known.cdf(inner[1]) - known.cdf(inner[0])
+    torch.testing.assert_close(density.log_mass(*inner).exp(), difference, rtol=0, atol=1e-8)
+
+
+@pytest.mark.parametrize("name", FAMILIES)
+def test_mass_beyond_the_panels(name: str) -> None:
+    """Tails fall off as at their inner end: some 1/z² too much, z standard deviations out."""
+    known = FAMILIES[name].at(0.1)
+    density = Quadrature(known)
+    low, high = known.bounds()
+    for start, outwards in ((low.item(), -1), (high.item(), 1)):
+        for distance in (0.0, 0.5, 5.0, 500.0):
+            near = torch.tensor([[start + outwards * distance]], dtype=torch.float64)
+            for far in (near + outwards * 0.01, near + outwards * 3.0, outwards * INFINITY):
+                ends = (near, far) if outwards > 0 else (far, near)
+                found, expected = density.log_mass(*ends), known.log_mass(*ends)
+                assert bool(expected.isfinite().all()) and expected.item() < -35
+                torch.testing.assert_close(found, expected, rtol=1e-6, atol=0.025)
+
+
+@every_size
+def test_masses_of_a_head_add_up(scale: float, sigma: float) -> None:
+    conditional = random_conditionals(scale, sigma, count=3, seed=6)
+    density = Quadrature(conditional)
+    low, high = (end[:, None] for end in conditional.bounds())
+    place = torch.linspace(-0.2, 1.2, 60, dtype=torch.float64)
+    edges = low + (high - low) * place
+    ends = INFINITY.expand(3, 1)
+    edges = torch.cat([-ends, edges, density.quantile(torch.full((3, 1), 0.3).double()), ends], 1)
+    edges = edges.sort(1).values
+    mass = density.log_mass(edges[:, :-1], edges[:, 1:])
+    assert not bool(mass.isnan().any()) and bool((mass <= 0).all())
+    error = density.log_z_error + 1e-9
+    assert bool(((mass.exp().sum(1) - 1).abs() <= error).all())
+    # Two adjoining cells are one; and the CDF says the same, where it does not cancel.
+    both = density.log_mass(edges[:, :-2], edges[:, 2:])
+    parts = torch.logaddexp(mass[:, :-1], mass[:, 1:])
+    assert bool(((both.exp() - parts.exp()).abs() <= error[:, None]).all())
+    cumulative = density.cdf(edges[:, 1:-1])
+    found = density.log_mass(-ends.expand_as(cumulative), edges[:, 1:-1]).exp()
+    assert bool(((found - cumulative).abs() <= error[:, None]).all())
+
+
+def test_whole_line_and_empty_cells() -> None:
+    for density in (
+        Quadrature(FAMILIES["three modes"].at(0.1)),
+        Quadrature(random_conditionals(1.0, 0.1, count=1)),
+    ):
+        whole = density.log_mass(-INFINITY, INFINITY)
+        assert whole.item() == pytest.approx(0, abs=1e-12) and whole.item() <= 0
+        x = torch.tensor([[-700.0, -1.0, 0.3, 700.0]], dtype=torch.float64)
+        assert bool((density.log_mass(x, x) == -math.inf).all())
+
+
+def test_mass_of_a_narrow_cell_is_density_times_width() -> None:
+    known = FAMILIES["lopsided"].at(0.1)
+    density = Quadrature(known)
+    x = torch.linspace(-3, 4, 50, dtype=torch.float64)[None]
+    for width in (1e-4, 1e-8, 1e-12):
+        found = density.log_mass(x - width / 2, x + width / 2)
+        # What is left of the width in the last digits of the ends:
+        exact = ((x + width / 2) - (x - width / 2)).log()
+        torch.testing.assert_close(found, known.log_prob(x) + exact, rtol=0, atol=1e-4)
+
+
+def test_entries_of_a_batch_do_not_mix_in_masses() -> None:
+    g = seeded()
+    weight = torch.rand((2, 3, 4), generator=g, dtype=torch.float64)
+    weight = weight / weight.sum(-1, keepdim=True)
+    mean = 3 * torch.randn((2, 3, 4), generator=g, dtype=torch.float64)
+    std = torch.logspace(-2, 1, 24, dtype=torch.float64).view(2, 3, 4)
+    known = GaussianMixture(weight, mean, std, offset=4.0)
+    low = 3 * normal(2, 3, 7)
+    high = low + torch.rand((2, 3, 7), generator=g, dtype=torch.float64)
+    found = Quadrature(known).log_mass(low, high)
+    torch.testing.assert_close(found.exp(), known.log_mass(low, high).exp(), atol=1e-7, rtol=0)

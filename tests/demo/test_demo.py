@@ -12,8 +12,8 @@ from rich.console import Console
 
 from arcsm.demo import Settings, run, run_demo
 from arcsm.demo.figures import data_uri
-from arcsm.demo.progress import Reporter
 from arcsm.errors import ArcsmError, InputError
+from arcsm.progress import Reporter
 
 
 @pytest.fixture(scope="module")
@@ -167,7 +167,7 @@ def test_training_bar_moves_and_ends_in_a_line() -> None:
     log = io.StringIO()
     reporter = Reporter(Console(file=log, force_terminal=True, width=100))
     with reporter.training("training", 10) as update:
-        update(Progress(5, 10, -1.25, None, 1.0))
+        update(Progress(5, 10, -1.25, None, 1.0, 0.5))
     assert "5/10" in log.getvalue() and "loss -1.25" in log.getvalue()
     assert "✓ training" in re.sub(r"\x1b\[[\d;?]*[a-zA-Z]", "", log.getvalue())
     assert list(reporter.seconds) == ["training"]

@@ -12,9 +12,9 @@ from pages import Page, pixels, problems
 from arcsm.demo import charts, digits, figures
 from arcsm.demo.digits import DigitsResult, DigitsSizes
 from arcsm.demo.page import About, render
-from arcsm.demo.progress import Reporter
 from arcsm.demo.rivals import Rival, gaussian_mixture, kernel_density
 from arcsm.demo.toy import Slice, ToyResult
+from arcsm.progress import Reporter
 from arcsm.train import History
 
 

@@ -21,6 +21,7 @@ SHORT = TrainConfig(steps=400, batch_size=256, warmup=30, ema=0.98, validation=0
 def standard_normal_model(shift: list[float], scale: list[float], noise: Noise) -> ARCSM:
     """Return a model of independent N(shift, scale²): its head's network is silent."""
     model = ARCSM.made(len(shift), hidden=(8,), noise=noise, seed=0)
+    model.head.normal_at = None  # its limit would come with a wider pull
     with torch.no_grad():
         model.head.output.weight.zero_()
         model.head.output.bias.zero_()
@@ -57,8 +58,11 @@ class LinearGaussian:
         self.context = SimpleNamespace(order=order, cursor=self._cursor)
         self.head = SimpleNamespace(family=self._family)
 
-    def standardised(self, x: Tensor) -> Tensor:
-        return (x - self.shift) / self.scale
+    def centre(self, x: Tensor, d: int) -> Tensor:
+        return self.shift[d, None]
+
+    def context_input(self, value: Tensor, d: int) -> Tensor:
+        return (value - self.shift[d]) / self.scale[d]
 
     def _cursor(self, rows: int, condition: Any) -> LinearCursor:
         assert condition is None
@@ -82,6 +86,37 @@ def test_posterior_mean_of_normal_columns_in_the_units_of_the_data(sigma: float)
     m, v = torch.tensor(shift).double(), torch.tensor(scale).double().square()
     expected = m + v / (v + sigma**2) * (noisy.double() - m)
     torch.testing.assert_close(cleaned.double(), expected, rtol=1e-5, atol=1e-5)
+
+
+@pytest.mark.parametrize("order", [[0, 1, 2], [2, 0, 1]])
+def test_posterior_mean_of_correlated_columns(
+    order: list[int], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Where z is standard normal, x_d given x_<d is N(c_d, scale_d²), c_d linear in x_<d."""
+    monkeypatch.setattr("arcsm.autoregressive._NARROW", math.inf)  # regress every column
+    model = ARCSM.made(3, hidden=(8,), order=order, decorrelate=True, seed=0).double()
+    model.head.normal_at = None
+    g = torch.Generator().manual_seed(0)
+    mixing = torch.randn(3, 3, generator=g, dtype=torch.float64)
+    x = torch.randn(300, 3, generator=g, dtype=torch.float64) @ mixing + 5
+    model.standardise(x)
+    with torch.no_grad():
+        model.head.output.weight.zero_()
+        model.head.output.bias.zero_()
+        model.head.output.bias[-1] = -30.0
+    sigma = 2 * model.scale.min().item()
+    noisy = x[:40] + sigma * torch.randn(40, 3, generator=g, dtype=torch.float64)
+    cleaned = denoise(model, noisy, sigma)
+    mean, slope = x.mean(0), model.regression
+    assert slope is not None
+    expected = mean.repeat(40, 1)
+    for d in order:
+        centre = mean[d] + (expected - mean) @ slope[d]  # of scalars cleaned already
+        gain = model.scale[d] ** 2 / (model.scale[d] ** 2 + sigma**2)
+        expected[:, d] = centre + gain * (noisy[:, d] - centre)
+    torch.testing.assert_close(cleaned, expected, rtol=1e-6, atol=1e-6)
+    before = (noisy - x[:40]).square().mean()
+    assert (cleaned - x[:40]).square().mean() < before
 
 
 @pytest.mark.parametrize("order", [(0, 1, 2), (2, 0, 1)])

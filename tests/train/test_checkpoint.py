@@ -34,6 +34,9 @@ MODELS: dict[str, Callable[[], AutoregressiveModel]] = {
         flow_steps=11,
         seed=3,
     ),
+    "ARCSM, decorrelated": lambda: ARCSM.made(
+        3, hidden=(16,), width=7, order="random", condition_dims=2, decorrelate=True, seed=3
+    ),
     "MixtureMADE": lambda: MixtureMADE(
         3, components=2, kind="gaussian", hidden=(8, 12), order="random", condition_dims=2, seed=3
     ),

@@ -79,6 +79,23 @@ CONDITIONS = {
 }
 
 
+SPREADS = {
+    "negative": (with_value(-1e-3), "without negative numbers, got .* least of -"),
+    "too few rows": (np.abs(draw(59)), r"a spread of shape \(60, 2\) .* got shape \(59, 2\)"),
+    "too many rows": (np.abs(draw(61)), r"a spread of shape \(60, 2\) .* got shape \(61, 2\)"),
+    "too few columns": (np.ones((60, 1)), "expected spread with 2 columns, got 1"),
+    "a number": (0.5, "expected spread as a numpy array or a torch tensor, got float"),
+    "one for each column": (np.ones(2), r"expected spread of shape \(rows, columns\)"),
+    "NaN": (np.abs(with_value(math.nan)), "finite numbers in spread, got nan in row 7, column 1"),
+    "infinity": (np.abs(with_value(math.inf)), "finite numbers in spread, got inf in row 7"),
+    "int": (np.ones((60, 2), int), "expected spread of dtype .*, got int64"),
+    "too large for float32": (
+        np.abs(with_value(1e99, np.float64)),
+        "expected numbers in spread within the range of torch.float32, got 1e",
+    ),
+}
+
+
 @pytest.fixture
 def refused(tmp_path):
     """Check that a call of fit is refused, and leaves neither files nor another model."""
@@ -116,6 +133,13 @@ def test_bad_conditions_are_refused(name, refused):
     refused(message, draw(60), condition_dims=dims, condition=condition)
 
 
+@pytest.mark.parametrize("name", SPREADS)
+@pytest.mark.parametrize("kind", KINDS)
+def test_bad_spreads_are_refused(name, kind, refused):
+    spread, message = SPREADS[name]
+    refused(message, draw(60), kind=kind, spread=spread)
+
+
 def test_a_column_that_varies_only_in_held_out_rows_is_refused(refused):
     """Or in rows of weight 0: what is trained on must vary."""
     x, weight = draw(60), np.ones(60)
@@ -149,6 +173,7 @@ BAD_SETTINGS = {
     "validation": [-0.1, 1, 60, math.nan, None],
     "evaluate_every": [0, -5, 1.5, None],
     "patience": [0, -1, 1.5, "long"],
+    "max_seconds": [0, -1.0, math.inf, math.nan, "long"],
     "checkpoint_every": [0, -5, 1.5, None],
     "compile": ["yes", 1, None],
     "bfloat16": ["yes", 1, None],

@@ -112,13 +112,24 @@ def test_options_of_the_objective_reach_it():
     assert not same_bits(one, other)
 
 
-def test_columns_are_standardised_by_the_rows_that_are_trained_on(calls):
-    model = build("MixtureMADE")
-    fit(model, draw(60), quick(steps=2, batch_size=1000, validation=0.5))
-    (rows, _), _ = calls["training"]
-    assert len(rows) == 30
-    torch.testing.assert_close(model.shift, rows.mean(0))
-    torch.testing.assert_close(model.scale, rows.std(0, correction=0))
+@pytest.mark.parametrize("validation", [0.0, 0.5])
+def test_columns_are_standardised_by_all_rows(validation):
+    """Units are not learned: held-out rows count for them, and do not make them others."""
+    model, x = build("MixtureMADE"), torch.from_numpy(draw(60))
+    fit(model, x, quick(steps=2, validation=validation))
+    torch.testing.assert_close(model.shift, x.mean(0))
+    torch.testing.assert_close(model.scale, x.std(0, correction=0))
+
+
+def test_columns_are_standardised_by_the_weights_of_the_rows():
+    x, weight = draw(60).astype(np.float64), np.random.default_rng(0).uniform(0, 5, 60)
+    weight[::4] = 0
+    model = build("MixtureMADE").double()
+    fit(model, x, quick(steps=2), weight=weight)
+    mean = np.average(x, axis=0, weights=weight)
+    variance = np.average((x - mean) ** 2, axis=0, weights=weight)
+    np.testing.assert_allclose(model.shift.numpy(), mean, rtol=1e-12)
+    np.testing.assert_allclose(model.scale.numpy(), np.sqrt(variance), rtol=1e-12)
 
 
 # The recipe.
@@ -224,7 +235,8 @@ def test_patience_stops_and_the_best_weights_are_kept(kind, calls):
     assert history.best_step == steps[best]
     assert len(losses) - 1 - best == 4  # it stopped after four that were no better
     x, noise = calls["evaluation"][-1]
-    assert len(x) == 18
+    # Of 18 rows the noise is drawn often enough for 2048; the likelihood has none.
+    assert len(x) == (18 if kind == "MixtureMADE" else 18 * 114)
     assert model.loss_terms(x, noise).mean().item() == pytest.approx(losses[best], rel=1e-6)
 
 
@@ -248,6 +260,53 @@ def test_progress_is_told_of_each_evaluation():
     assert [(report.step, report.loss) for report in told] == history.training
     assert [(report.step, report.validation) for report in told] == history.validation
     assert all(report.steps == 20 for report in told)
+    assert [report.done for report in told] == [0.25, 0.5, 0.75, 1.0]
+
+
+def test_progress_of_a_run_that_stops_early_ends_with_all_done():
+    told = []
+    config = replace(OVERFITS, steps=300, patience=4)
+    history = fit(build("MixtureMADE"), draw(60), config, progress=told.append)
+    assert history.steps < 300
+    assert [report.done for report in told[:-1]] == [
+        step / 300 for step, _ in history.training[:-1]
+    ]
+    assert told[-1].done == 1.0
+
+
+@pytest.mark.parametrize(("rows", "repeats"), [(60, 171), (4000, 3), (12_000, 1)])
+def test_noise_of_few_held_out_rows_is_drawn_often(rows, repeats, calls):
+    """For 2048 draws at least; the mean over rows is not changed by that."""
+    x, weight = draw(rows), np.random.default_rng(0).uniform(0.1, 5, rows)
+    model = build("ARCSM")
+    config = quick(steps=1, validation=0.2, batch_size=1000)
+    history = fit(model, x, config, weight=weight)
+    count, total, mass = rows // 5, 0.0, 0.0
+    assert sum(len(seen) for seen, _ in calls["evaluation"]) == repeats * count >= 2048
+    place = {tuple(row): index for index, row in enumerate(x.tolist())}
+    for seen, noise in list(calls["evaluation"]):
+        piece = len(seen) // repeats
+        assert torch.equal(seen, seen[:piece].repeat(repeats, 1))
+        if repeats > 1:
+            assert not torch.equal(noise.epsilon[:piece], noise.epsilon[piece : 2 * piece])
+        share = torch.tensor([weight[place[tuple(row)]] for row in seen.tolist()])
+        with torch.no_grad():
+            total += (share * model.loss_terms(seen, noise)).sum().item()
+        mass += share.sum().item()
+    assert history.validation == [(1, pytest.approx(total / mass, rel=1e-4))]
+
+
+def test_conditions_are_repeated_with_their_rows(monkeypatch):
+    original, seen = ARCSM.loss_terms, []
+
+    def loss_terms(self, x, noise, *, condition, jitter=None):
+        seen.append((self.training, len(x)))
+        torch.testing.assert_close(condition, 2 * x, rtol=0, atol=0)
+        return original(self, x, noise, condition=condition)
+
+    monkeypatch.setattr(ARCSM, "loss_terms", loss_terms)
+    fit(build("ARCSM", condition_dims=2), draw(60), quick(steps=5), condition=2 * draw(60))
+    assert (False, 6 * 342) in seen
 
 
 def test_few_rows_leave_at_least_two_to_train_on(calls):
@@ -315,7 +374,7 @@ def test_rows_of_weight_zero_are_never_seen(kind, calls):
 def test_condition_stays_with_its_row(monkeypatch):
     original, seen = MixtureMADE.loss_terms, []
 
-    def loss_terms(self, x, noise, *, condition):
+    def loss_terms(self, x, noise, *, condition, jitter=None):
         seen.append(self.training)
         torch.testing.assert_close(condition, 2 * x, rtol=0, atol=0)
         return original(self, x, noise, condition=condition)

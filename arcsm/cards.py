@@ -1,0 +1,125 @@
+"""Model cards: what a model of a table is, what it was told by the data, and how good it is."""
+
+import os
+from pathlib import Path
+
+import numpy as np
+import torch
+
+from arcsm.data.table import Table
+from arcsm.files import write_text
+from arcsm.plots import loss_plot, pair_plot, pit_difference_plot, save_figure
+from arcsm.results import current_versions
+from arcsm.tabular import TabularModel
+from arcsm.train import History
+
+_ROWS = 2000  # of the data and of samples that the pictures show
+
+
+def write_card(
+    directory: str | os.PathLike[str],
+    model: TabularModel,
+    history: History,
+    *,
+    title: str,
+    data: Table | None = None,
+    about_data: str = "",
+    seed: int = 0,
+) -> None:
+    """Write README.md and its pictures into the directory of a model.
+
+    With `data`, rows that the model was not trained on if possible, the card shows them beside
+    samples, the log-density that they have, and whether the conditionals are calibrated;
+    `about_data` is a sentence that says which rows these are.
+    """
+    folder, version = Path(directory), current_versions()["arcsm"]
+    parts = [
+        f"# {title}",
+        "A density over the columns of a table, learned by autoregressive score matching"
+        f" (arcsm {version}). It gives the log-density of rows, in nats and in the units of the"
+        " table, and draws new rows.",
+        "```python\nimport arcsm\n\n"
+        f'density = arcsm.ARCSMDensity.load("{title}")\n'
+        "density.score_samples(table)  # a data frame or array with the columns below\n"
+        "density.sample(10)\n```",
+        "## Columns",
+        _columns(model),
+    ]
+    if len(model.order) > 1:
+        parts.append("Order of the chain: " + " → ".join(_text(name) for name in model.order))
+    parts += ["## Training", _training(model, history)]
+    if history.training:
+        save_figure(loss_plot(history), folder / "loss.png")
+        parts.append("![Loss during training](loss.png)")
+    if data is not None:
+        parts.append("## Data against samples")
+        parts += [about_data] if about_data else []
+        parts += [*_comparison(folder, model, data, seed)]
+    parts += [
+        "## Limits",
+        "The density is that of the rows seen in training, smoothed by"
+        f" {model.model.noise.sigma_min:g} standard deviations of each column. It knows nothing"
+        " beyond their range but how the tails of its columns were seen to fall off.",
+    ]
+    write_text(folder / "README.md", "\n\n".join(parts) + "\n")
+
+
+def _columns(model: TabularModel) -> str:
+    rows = [
+        f"| {_text(column['name'])} | {column['kind']} | {_text(column['reason'])} |"
+        for column in model.columns.describe()
+    ]
+    return "\n".join(["| column | taken for | because |", "|---|---|---|", *rows])
+
+
+def _training(model: TabularModel, history: History) -> str:
+    parameters = sum(parameter.numel() for parameter in model.model.parameters())
+    text = (
+        f"{history.steps} steps in {history.seconds:.0f} s; {parameters:,} parameters;"
+        f" noise levels from {model.model.noise.sigma_max:g} to {model.model.noise.sigma_min:g}."
+    )
+    if history.validation:
+        text += f" The weights are those of step {history.best_step}, the best on held-out rows."
+    return text
+
+
+def _comparison(folder: Path, model: TabularModel, data: Table, seed: int) -> list[str]:
+    """Return the parts of the card that need data, after their pictures were written."""
+    random = np.random.default_rng(seed)
+    if data.rows > _ROWS:
+        data = data.take(np.sort(random.choice(data.rows, _ROWS, replace=False)))
+    log_prob = model.log_prob(data)
+    possible = np.isfinite(log_prob)
+    parts = [
+        f"Mean log-density of {data.rows} rows: {log_prob.mean():.3f} nats."
+        if possible.all()
+        else f"{np.count_nonzero(~possible)} of {data.rows} rows are impossible under the model;"
+        f" the others have a mean log-density of {log_prob[possible].mean():.3f} nats."
+        if possible.any()
+        else f"All of {data.rows} rows are impossible under the model."
+    ]
+    shown = [name for name in model.columns.names if name in model.chained]
+    samples = model.sample(
+        min(_ROWS, max(data.rows, 500)),
+        generator=torch.Generator(model.model.shift.device).manual_seed(seed),
+    )
+    save_figure(pair_plot(data.select(shown), samples.select(shown)), folder / "pairs.png")
+    parts.append("![Data below the diagonal, samples above](pairs.png)")
+    if np.count_nonzero(possible) >= 20:
+        pit = model.pit(data.take(np.flatnonzero(possible)), random=random)
+        if pit:
+            save_figure(
+                pit_difference_plot(np.column_stack(list(pit.values())), names=list(pit)),
+                folder / "calibration.png",
+            )
+            parts.append(
+                "Calibration: how far the distribution of each conditional's probability values"
+                " is from the uniform one; the band is where 95 % of perfect models stay."
+            )
+            parts.append("![Calibration of each column](calibration.png)")
+    return parts
+
+
+def _text(value: object) -> str:
+    """Return text that a Markdown table can hold."""
+    return str(value).replace("|", "\\|").replace("\n", " ")

@@ -1,0 +1,369 @@
+"""`ARCSMDensity`: a density over the columns of a table, by scikit-learn's contract."""
+
+import os
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from sklearn.base import BaseEstimator
+from sklearn.utils import check_random_state
+from sklearn.utils.validation import (
+    _check_sample_weight,
+    check_is_fitted,
+    validate_data,
+)
+
+from arcsm.cards import write_card
+from arcsm.data.table import Table, as_table
+from arcsm.errors import CheckpointError, InputError
+from arcsm.files import atomic_directory
+from arcsm.tabular import Settings, fit_table, load_tabular, save_tabular
+from arcsm.train import History, Progress, TrainConfig
+from arcsm.train.loop import _generator
+
+_SEEDS = 2**31 - 1
+
+
+class ARCSMDensity(BaseEstimator):
+    """Density estimation for tables by autoregressive score matching.
+
+    Every column is modelled given the columns before it. What a column is (real numbers, heavy
+    tails, bounded, whole numbers, categories, …) is chosen from the data; densities are in the
+    units of the table, in nats: of real columns a density, of whole numbers and quantised columns
+    the probability of the value over the quantum, of categories the probability.
+
+    Parameters
+    ----------
+    columns : dict, default=None
+        What single columns are, by name or position, where the choice should not be left to the
+        data: "real", "bounded", "integer", "quantised", "ordinal", "category", or a dictionary
+        such as ``{"kind": "bounded", "lower": 0, "upper": 1}``.
+    order : "natural", "random" or list, default="natural"
+        The order of the columns in the chain; a list holds names or positions.
+    hidden : tuple of int, default=None
+        Widths of the network's layers.
+    max_steps, max_seconds : int and float, default=None
+        Limits on the training. By default it stops when the held-out rows say so.
+    batch_size : int, default=None
+    learning_rate : float, default=None
+    validation_fraction : float, default=None
+        The share of the rows that is held out to stop early; 0 uses all rows for training.
+    device : str, default="cpu"
+        Where to compute: "cpu", "cuda", …
+    verbose : bool, default=False
+        Print the losses during training.
+    random_state : int, RandomState instance or None, default=None
+        Determines weights, noise and the split.
+
+    Attributes
+    ----------
+    model_ : TabularModel
+        The columns and the ARCSM over their scalars.
+    columns_ : list of dict
+        What each column was taken for, and why.
+    history_ : History
+        Losses on training and held-out rows.
+    held_out_ : ndarray of int
+        The rows that told when to stop; no weight was trained on them. Not kept by `save`.
+    n_features_in_, feature_names_in_ : number and names of the columns seen in `fit`.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> rng = np.random.default_rng(0)
+    >>> x = np.column_stack([rng.gamma(2.0, size=300), rng.poisson(3.0, size=300)])
+    >>> density = ARCSMDensity(max_steps=20, random_state=0).fit(x)
+    >>> [column["kind"] for column in density.columns_]
+    ['bounded', 'integer']
+    >>> density.sample(2, random_state=0).shape
+    (2, 2)
+    """
+
+    def __init__(
+        self,
+        *,
+        columns: Mapping[str | int, Any] | None = None,
+        order: str | Sequence[str | int] = "natural",
+        hidden: Sequence[int] | None = None,
+        max_steps: int | None = None,
+        max_seconds: float | None = None,
+        batch_size: int | None = None,
+        learning_rate: float | None = None,
+        validation_fraction: float | None = None,
+        device: str = "cpu",
+        verbose: bool = False,
+        random_state: Any = None,
+    ):
+        self.columns = columns
+        self.order = order
+        self.hidden = hidden
+        self.max_steps = max_steps
+        self.max_seconds = max_seconds
+        self.batch_size = batch_size
+        self.learning_rate = learning_rate
+        self.validation_fraction = validation_fraction
+        self.device = device
+        self.verbose = verbose
+        self.random_state = random_state
+
+    def fit(self, X: Any, y: Any = None, sample_weight: Any = None) -> "ARCSMDensity":
+        """Learn the density of the rows of X.
+
+        Parameters
+        ----------
+        X : array-like or data frame of shape (n_samples, n_features)
+            The rows; columns may be numbers, truth values or, in a data frame, text.
+        y : ignored
+            Not used; for the sake of pipelines.
+        sample_weight : array-like of shape (n_samples,), default=None
+            Weights of the rows.
+
+        Returns
+        -------
+        self
+        """
+        return self.fit_resumable(X, sample_weight)
+
+    def fit_resumable(
+        self,
+        X: Any,
+        sample_weight: Any = None,
+        *,
+        directory: str | os.PathLike[str] | None = None,
+        resume: bool = False,
+        progress: Callable[[Progress], None] | None = None,
+    ) -> "ARCSMDensity":
+        """Learn the density as `fit` does, in a run that can be interrupted.
+
+        With a `directory` the state of the training is kept there: now and then, and on Ctrl-C.
+        `resume` goes on from it, with the same rows and parameters, to the same bits as if nothing
+        had happened. `progress` is called after each look at the held-out rows.
+        """
+        table = self._table(X, reset=True)
+        weight = None
+        if sample_weight is not None:
+            weight = _check_sample_weight(
+                sample_weight, np.empty((table.rows, 1)), ensure_non_negative=True
+            )
+            if np.count_nonzero(weight) < 2:
+                raise InputError("expected weights above 0 for two rows at least, got fewer")
+        settings = Settings(
+            order=self.order if isinstance(self.order, str) else self._names(self.order, table),
+            hidden=self.hidden,
+            max_steps=self.max_steps,
+            max_seconds=self.max_seconds,
+            batch_size=self.batch_size,
+            learning_rate=self.learning_rate,
+            validation=self.validation_fraction,
+        )
+        kinds = None
+        if self.columns is not None:
+            names = self._names(list(self.columns), table)
+            kinds = dict(zip(names, self.columns.values(), strict=True))
+        if progress is None and self.verbose:
+            progress = _print_progress
+        seed = int(check_random_state(self.random_state).randint(_SEEDS))
+        counted = np.arange(table.rows) if weight is None else np.flatnonzero(weight)
+        self.held_out_ = counted[_held_out(settings.training(len(counted), seed), len(counted))]
+        self.model_, self.history_ = fit_table(
+            table,
+            settings,
+            kinds=kinds,
+            weight=weight,
+            seed=seed,
+            device=self.device,
+            directory=directory,
+            resume=resume,
+            progress=progress,
+        )
+        self.columns_ = self.model_.columns.describe()
+        return self
+
+    def score_samples(self, X: Any) -> np.ndarray:
+        """Return the log-density of each row, in nats, in the units of the table.
+
+        Returns
+        -------
+        ndarray of shape (n_samples,)
+            −inf for a row that cannot be: outside the bounds of a column, or different where a
+            column was constant.
+        """
+        check_is_fitted(self)
+        return self.model_.log_prob(self._table(X, reset=False))
+
+    def score(self, X: Any, y: Any = None) -> float:
+        """Return the mean log-density of the rows of X."""
+        return float(np.mean(self.score_samples(X)))
+
+    def sample(self, n_samples: int = 1, random_state: Any = None) -> Any:
+        """Draw rows from the density.
+
+        Returns
+        -------
+        ndarray or data frame of shape (n_samples, n_features)
+            A data frame if one or a Table was fitted, with the same names and types.
+        """
+        check_is_fitted(self)
+        if not isinstance(n_samples, int | np.integer) or n_samples < 1:
+            raise InputError(f"expected a positive number of samples, got {n_samples!r}")
+        state = check_random_state(self.random_state if random_state is None else random_state)
+        generator = torch.Generator(self.model_.model.shift.device)
+        generator.manual_seed(int(state.randint(_SEEDS)))
+        drawn = self.model_.sample(int(n_samples), generator=generator)
+        return drawn.to_pandas() if self.frame_ else drawn.to_numpy()
+
+    def save(
+        self,
+        path: str | os.PathLike[str],
+        *,
+        data: Any = None,
+        about_data: str = "",
+        card: bool = True,
+    ) -> None:
+        """Write the fitted estimator to a directory: weights, config.json and a model card.
+
+        A model that is already there is replaced; a directory of anything else is refused.
+        With `data`, best of rows that were not fitted, the card shows them beside samples;
+        `about_data` is a sentence for the card that says which rows these are. Without `card`
+        there is none.
+        """
+        check_is_fitted(self)
+        target = Path(path)
+        if target.is_dir() and any(target.iterdir()) and not (target / "config.json").is_file():
+            raise InputError(
+                f"expected a new directory or that of a model, got {os.fspath(path)!r}, which"
+                " holds other files; choose another path"
+            )
+        params = self.get_params()
+        if not isinstance(self.random_state, int | np.integer | None):
+            params["random_state"] = None  # a generator is not part of what was learned
+        details = {
+            "estimator": type(self).__name__,
+            "parameters": _plain(params),
+            "frame": self.frame_,
+            "named": hasattr(self, "feature_names_in_"),
+            "history": {
+                "training": self.history_.training,
+                "validation": self.history_.validation,
+                "best_step": self.history_.best_step,
+                "steps": self.history_.steps,
+                "seconds": self.history_.seconds,
+            },
+        }
+        with atomic_directory(path) as directory:
+            save_tabular(directory, self.model_, details=details)
+            shown = None if data is None else self._table(data, reset=False)
+            if card:
+                write_card(
+                    directory,
+                    self.model_,
+                    self.history_,
+                    title=target.name,
+                    data=shown,
+                    about_data=about_data,
+                )
+
+    @classmethod
+    def load(cls, path: str | os.PathLike[str], *, device: str = "cpu") -> "ARCSMDensity":
+        """Read an estimator that `save` wrote. Nothing is unpickled."""
+        model, details = load_tabular(path, device=device)
+        try:
+            if details["estimator"] != cls.__name__:
+                raise CheckpointError(
+                    f"expected an {cls.__name__} in {os.fspath(path)!r}, got an"
+                    f" {details['estimator']}; load it with that class"
+                )
+            parameters = {**details["parameters"], "device": device}
+            if isinstance(parameters["hidden"], list):
+                parameters["hidden"] = tuple(parameters["hidden"])
+            estimator = cls(**parameters)
+            history = dict(details["history"])
+            for curve in ("training", "validation"):
+                history[curve] = [(step, loss) for step, loss in history[curve]]
+            estimator.history_ = History(**history)
+            estimator.frame_ = details["frame"]
+            named = details["named"]
+        except (KeyError, TypeError) as error:
+            raise CheckpointError(
+                f"expected an estimator of this release in {os.fspath(path)!r}, got one that does"
+                f" not fit: {error}; load it with the release of arcsm that wrote it"
+            ) from error
+        estimator.model_ = model
+        estimator.columns_ = model.columns.describe()
+        estimator.n_features_in_ = len(model.columns.names)
+        if named:
+            estimator.feature_names_in_ = np.array(model.columns.names, dtype=object)
+        return estimator
+
+    def _table(self, X: Any, *, reset: bool) -> Table:
+        """Return X as a table, checked by scikit-learn's rules and by ours."""
+        least = 2 if reset else 1
+        if isinstance(X, Table) or _is_frame(X):
+            table = as_table(X)
+            if table.rows < least:
+                raise InputError(
+                    f"expected at least {least} rows, got a table of {table.rows} sample(s)"
+                )
+            if not isinstance(X, Table):
+                validate_data(self, X, reset=reset, skip_check_array=True)
+            elif reset:
+                self.n_features_in_ = len(table.names)
+                self.feature_names_in_ = np.array(table.names, dtype=object)
+        else:
+            values = validate_data(
+                self,
+                X,
+                reset=reset,
+                dtype="numeric",
+                ensure_min_samples=least,
+            )
+            names = getattr(self, "feature_names_in_", None)
+            table = as_table(values, names=None if names is None else list(names))
+        if reset:
+            self.frame_ = isinstance(X, Table) or _is_frame(X)
+        return table
+
+    @staticmethod
+    def _names(columns: Sequence[str | int], table: Table) -> list[str]:
+        """Return the names of columns that are given by name or by position."""
+        names = []
+        for column in columns:
+            if isinstance(column, int | np.integer) and 0 <= column < len(table.names):
+                names.append(table.names[column])
+            elif column in table.names:
+                names.append(str(column))
+            else:
+                raise InputError(
+                    f"expected columns among {list(table.names)} or their positions, got"
+                    f" {column!r}; correct the name"
+                )
+        return names
+
+
+def _held_out(config: TrainConfig, rows: int) -> np.ndarray:
+    """Return which of so many rows the training loop holds out: its split, drawn again."""
+    shuffled = torch.randperm(rows, generator=_generator(config.seed, "split"))
+    return np.sort(shuffled[: min(round(config.validation * rows), rows - 2)].numpy())
+
+
+def _is_frame(X: Any) -> bool:
+    return hasattr(X, "columns") and hasattr(X, "dtypes")
+
+
+def _print_progress(progress: Progress) -> None:
+    validation = "" if progress.validation is None else f", held out {progress.validation:.4f}"
+    print(
+        f"step {progress.step} of at most {progress.steps}: loss {progress.loss:.4f}{validation}"
+        f" ({progress.seconds:.1f} s)"
+    )
+
+
+def _plain(value: Any) -> Any:
+    """Return parameters as JSON has them."""
+    if isinstance(value, Mapping):
+        return {str(key): _plain(item) for key, item in value.items()}
+    if isinstance(value, list | tuple):
+        return [_plain(item) for item in value]
+    return value.item() if isinstance(value, np.generic) else value

@@ -1,0 +1,238 @@
+import json
+import os
+import pickle
+import subprocess
+import sys
+
+import numpy as np
+import pandas as pd
+import pytest
+import torch
+from sklearn.base import clone
+from sklearn.exceptions import NotFittedError
+from sklearn.model_selection import GridSearchCV
+from sklearn.pipeline import make_pipeline
+from sklearn.preprocessing import StandardScaler
+from sklearn.utils.estimator_checks import parametrize_with_checks
+
+from arcsm import ARCSMDensity, CheckpointError, InputError
+from arcsm.data.table import as_table
+
+
+def quick(**parameters: object) -> ARCSMDensity:
+    return ARCSMDensity(**{"max_steps": 20, "hidden": (16, 16), "random_state": 0, **parameters})
+
+
+def frame(rows: int = 200, seed: int = 0) -> pd.DataFrame:
+    random = np.random.default_rng(seed)
+    return pd.DataFrame(
+        {
+            "height": random.normal(170.0, 10.0, rows),
+            "children": random.poisson(1.5, rows),
+            "town": random.choice(["Bern", "Basel", "Genf"], rows),
+            "member": random.random(rows) < 0.5,
+        }
+    )
+
+
+@parametrize_with_checks([ARCSMDensity(max_steps=20)])
+def test_scikit_learn_contract(estimator, check) -> None:
+    check(estimator)
+
+
+def test_densities_of_an_array() -> None:
+    x = np.random.default_rng(0).normal(size=(300, 2))
+    density = quick().fit(x)
+    log_prob = density.score_samples(x)
+    assert log_prob.shape == (300,) and np.isfinite(log_prob).all()
+    assert density.score(x) == pytest.approx(log_prob.mean())
+    drawn = density.sample(7, random_state=1)
+    assert isinstance(drawn, np.ndarray) and drawn.shape == (7, 2)
+    np.testing.assert_array_equal(drawn, density.sample(7, random_state=1))
+    assert not np.array_equal(drawn, density.sample(7, random_state=2))
+
+
+def test_whole_numbers_stay_whole() -> None:
+    x = np.random.default_rng(0).poisson(4.0, size=(200, 2))
+    drawn = quick().fit(x).sample(50)
+    assert (drawn == np.rint(drawn)).all() and (drawn >= 0).all()
+
+
+def test_a_density_of_known_answer() -> None:
+    """A normal column: the log-density is that of the normal distribution, in its own units."""
+    random = np.random.default_rng(0)
+    x = random.normal(50.0, 0.01, size=(4000, 1))
+    density = ARCSMDensity(max_steps=400, random_state=0).fit(x)
+    fresh = random.normal(50.0, 0.01, size=(2000, 1))
+    exact = -0.5 * ((fresh[:, 0] - 50.0) / 0.01) ** 2 - np.log(0.01 * np.sqrt(2 * np.pi))
+    assert 0 <= np.mean(exact - density.score_samples(fresh)) + 0.005 < 0.03
+
+
+def test_data_frames_come_back_as_they_were() -> None:
+    table = frame()
+    density = quick().fit(table)
+    assert list(density.feature_names_in_) == list(table.columns)
+    drawn = density.sample(30, random_state=0)
+    assert list(drawn.columns) == list(table.columns)
+    assert drawn["children"].dtype == np.int64 and drawn["member"].dtype == bool
+    assert set(drawn["town"]) <= {"Bern", "Basel", "Genf"}
+    assert np.isfinite(density.score_samples(drawn)).all()
+    kinds = [column["kind"] for column in density.columns_]
+    assert kinds == ["real", "integer", "category", "category"]
+
+
+def test_tables_of_arcsm_are_taken_too() -> None:
+    table = frame()
+    one, other = quick().fit(table), quick().fit(as_table(table))
+    np.testing.assert_array_equal(one.score_samples(table), other.score_samples(as_table(table)))
+
+
+def test_columns_and_order_by_name_and_position() -> None:
+    x = np.column_stack([np.arange(100.0), np.random.default_rng(0).random(100)])
+    density = quick(columns={0: "real", 1: {"kind": "bounded", "lower": 0, "upper": 2}}).fit(x)
+    assert [column["kind"] for column in density.columns_] == ["real", "bounded"]
+    assert density.sample(500, random_state=0)[:, 1].max() < 2
+    table = frame()
+    density = quick(order=["town", "member", "height", "children"]).fit(table)
+    assert density.model_.order == ("town", "member", "height", "children")
+    assert quick(order=[1, 0]).fit(x).model_.order == ("x1", "x0")
+    for wrong in ({"columns": {"age": "real"}}, {"order": [0, 5]}, {"columns": {7: "real"}}):
+        with pytest.raises(InputError, match="expected columns among"):
+            quick(**wrong).fit(x)
+
+
+def test_pipeline_grid_search_and_clone() -> None:
+    x = np.random.default_rng(0).normal(size=(90, 2))
+    pipeline = make_pipeline(StandardScaler(), quick())
+    assert np.isfinite(pipeline.fit(x).score(x))
+    search = GridSearchCV(quick(), {"learning_rate": [1e-3, 1e-2]}, cv=2).fit(x)
+    assert search.best_params_["learning_rate"] in (1e-3, 1e-2)
+    assert clone(quick(max_steps=3)).get_params()["max_steps"] == 3
+
+
+def test_sample_weights_move_the_density() -> None:
+    random = np.random.default_rng(0)
+    x = np.concatenate([random.normal(-3, 1, (400, 1)), random.normal(3, 1, (400, 1))])
+    weight = np.concatenate([np.full(400, 0.05), np.ones(400)])
+    density = quick(max_steps=150).fit(x, sample_weight=weight)
+    assert density.score_samples([[3.0]]) > density.score_samples([[-3.0]]) + 1
+    for wrong in (-weight, np.zeros(800), weight[:-1]):
+        with pytest.raises(ValueError):
+            quick().fit(x, sample_weight=wrong)
+
+
+def test_time_is_kept(monkeypatch) -> None:
+    x = np.random.default_rng(0).normal(size=(200, 2))
+    density = quick(max_steps=100_000, max_seconds=0.5, validation_fraction=0).fit(x)
+    assert density.history_.steps < 100_000 and density.history_.seconds < 5
+
+
+# On disk.
+
+
+def test_saved_and_loaded_elsewhere(tmp_path) -> None:
+    table = frame()
+    density = quick(columns={"height": "real"}).fit(table)
+    density.save(tmp_path / "people", data=table)
+    names = {path.name for path in (tmp_path / "people").iterdir()}
+    assert {"model.safetensors", "config.json", "README.md", "loss.png", "pairs.png"} <= names
+    loaded = ARCSMDensity.load(tmp_path / "people")
+    assert loaded.get_params() == density.get_params()
+    np.testing.assert_array_equal(loaded.score_samples(table), density.score_samples(table))
+    pd.testing.assert_frame_equal(loaded.sample(5, 0), density.sample(5, 0))
+    assert loaded.history_ == density.history_ and loaded.columns_ == density.columns_
+    script = (
+        "import sys, pandas as pd, arcsm; "
+        "print(arcsm.ARCSMDensity.load(sys.argv[1]).sample(3, 0).to_json())"
+    )
+    command = [sys.executable, "-c", script, str(tmp_path / "people")]
+    output = subprocess.run(command, capture_output=True, check=True, text=True).stdout
+    assert json.loads(output) == json.loads(density.sample(3, 0).to_json())
+
+
+def test_saving_replaces_models_alone(tmp_path) -> None:
+    density = quick().fit(frame())
+    (tmp_path / "other").mkdir()
+    (tmp_path / "other" / "thesis.txt").write_text("mine")
+    with pytest.raises(InputError, match="holds other files"):
+        density.save(tmp_path / "other")
+    assert (tmp_path / "other" / "thesis.txt").read_text() == "mine"
+    density.save(tmp_path / "model")
+    density.save(tmp_path / "model")
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["model", "other"]
+    with pytest.raises(InputError, match="got the file"):
+        density.save(tmp_path / "other" / "thesis.txt")
+
+
+def test_a_full_disk_leaves_nothing(tmp_path, monkeypatch) -> None:
+    density = quick().fit(frame())
+    density.save(tmp_path / "model")
+    before = (tmp_path / "model" / "model.safetensors").read_bytes()
+
+    def full(*_: object, **__: object) -> None:
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr("arcsm.estimators.density.write_card", full)
+    with pytest.raises(OSError, match="No space left"):
+        quick(random_state=1).fit(frame()).save(tmp_path / "model")
+    with pytest.raises(OSError, match="No space left"):
+        density.save(tmp_path / "new")
+    assert os.listdir(tmp_path) == ["model"]
+    assert (tmp_path / "model" / "model.safetensors").read_bytes() == before
+
+
+def test_directories_of_another_kind_or_version(tmp_path) -> None:
+    with pytest.raises(CheckpointError, match=r"config\.json"):
+        ARCSMDensity.load(tmp_path)
+    quick().fit(frame()).save(tmp_path / "model")
+    config = json.loads((tmp_path / "model" / "config.json").read_text())
+    config["version"] = 99
+    (tmp_path / "model" / "config.json").write_text(json.dumps(config))
+    with pytest.raises(CheckpointError):
+        ARCSMDensity.load(tmp_path / "model")
+
+
+def test_pickled_estimators_work_as_well() -> None:
+    density = quick().fit(frame())
+    copy = pickle.loads(pickle.dumps(density))
+    np.testing.assert_array_equal(copy.score_samples(frame()), density.score_samples(frame()))
+
+
+# Bad input.
+
+
+def test_columns_that_changed() -> None:
+    table = frame()
+    density = quick().fit(table)
+    swapped = table[["children", "height", "town", "member"]]
+    with pytest.raises(ValueError, match="order"):
+        density.score_samples(swapped)
+    with pytest.raises(ValueError, match="unseen at fit time"):
+        density.score_samples(table.rename(columns={"height": "size"}))
+    with pytest.raises(ValueError, match="feature"):
+        density.score_samples(table.drop(columns="town"))
+    with pytest.raises(InputError, match=r"height.*row 3"):
+        density.score_samples(
+            table.assign(height=["tall" if k == 3 else str(k) for k in range(200)])
+        )
+    with pytest.raises(InputError, match=r"town.*Paris"):
+        density.score_samples(table.assign(town=["Paris"] * 200))
+    with pytest.raises(InputError, match="height"):
+        density.score_samples(table.assign(height=[np.nan] * 200))
+
+
+def test_tables_without_a_density() -> None:
+    with pytest.raises(InputError, match="equal ones"):
+        quick().fit(np.ones((1000, 3)))
+    with pytest.raises(ValueError, match="1 sample"):
+        quick().fit(frame(1))
+    with pytest.raises(NotFittedError):
+        quick().score_samples(np.ones((2, 2)))
+    with pytest.raises(InputError, match="positive number of samples"):
+        quick().fit(frame()).sample(0)
+
+
+def test_the_global_generator_is_left_alone() -> None:
+    before = torch.get_rng_state()
+    quick().fit(frame()).sample(3)
+    assert torch.equal(before, torch.get_rng_state())
