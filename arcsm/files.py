@@ -92,6 +92,7 @@ def atomic_directory(path: str | os.PathLike[str]) -> Iterator[Path]:
             f"expected directories above {os.fspath(path)!r}, got a file among them;"
             " choose another path"
         ) from error
+    _remove_stale(target.parent, target.name)
     mark = f"{os.getpid()}-{_host()}-{secrets.token_hex(4)}"
     temporary = target.with_name(f".{target.name}.{mark}.partial")
     temporary.mkdir()
@@ -156,7 +157,10 @@ def _remove_stale(directory: Path, name: str | None) -> list[Path]:
         # A file that another process finished or removed meanwhile is no longer ours to judge.
         with contextlib.suppress(FileNotFoundError):
             if _is_stale(candidate, int(match["pid"]), match["host"]):
-                candidate.unlink()
+                if candidate.is_dir() and not candidate.is_symlink():
+                    shutil.rmtree(candidate)
+                else:
+                    candidate.unlink()
                 removed.append(candidate)
     return removed
 

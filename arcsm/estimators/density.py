@@ -20,8 +20,7 @@ from arcsm.data.table import Table, as_table
 from arcsm.errors import CheckpointError, InputError
 from arcsm.files import atomic_directory
 from arcsm.tabular import Settings, fit_table, load_tabular, save_tabular
-from arcsm.train import History, Progress, TrainConfig
-from arcsm.train.loop import _generator
+from arcsm.train import History, Progress, split_rows
 
 _SEEDS = 2**31 - 1
 
@@ -166,7 +165,8 @@ class ARCSMDensity(BaseEstimator):
             progress = _print_progress
         seed = int(check_random_state(self.random_state).randint(_SEEDS))
         counted = np.arange(table.rows) if weight is None else np.flatnonzero(weight)
-        self.held_out_ = counted[_held_out(settings.training(len(counted), seed), len(counted))]
+        _, held_out = split_rows(len(counted), settings.training(len(counted), seed))
+        self.held_out_ = np.sort(counted[held_out.numpy()])
         self.model_, self.history_ = fit_table(
             table,
             settings,
@@ -340,12 +340,6 @@ class ARCSMDensity(BaseEstimator):
                     f" {column!r}; correct the name"
                 )
         return names
-
-
-def _held_out(config: TrainConfig, rows: int) -> np.ndarray:
-    """Return which of so many rows the training loop holds out: its split, drawn again."""
-    shuffled = torch.randperm(rows, generator=_generator(config.seed, "split"))
-    return np.sort(shuffled[: min(round(config.validation * rows), rows - 2)].numpy())
 
 
 def _is_frame(X: Any) -> bool:

@@ -16,10 +16,14 @@ from arcsm.data.table import Table
 from arcsm.errors import InputError
 from arcsm.model import ARCSM
 from arcsm.tabular.model import TabularModel
+from arcsm.threads import limited_threads
 from arcsm.train import History, Progress, TrainConfig, fit
 
 # Rows among which neighbours are looked for.
 _NEIGHBOURS = 100_000
+
+# Conditionals in a batch that are worth another thread.
+_WORK_OF_A_THREAD = 8192
 
 # Rows encoded at one time.
 _ROWS = 65_536
@@ -134,16 +138,18 @@ def fit_table(
         )
     points, spread = _training_arrays(columns, table)
     model = settings.model(columns, points, seed).to(device)
-    history = fit(
-        model,
-        points,
-        settings.training(table.rows, seed),
-        weight=weight,
-        spread=spread if spread.any() else None,
-        directory=directory,
-        resume=resume,
-        progress=progress,
-    )
+    config = settings.training(table.rows, seed)
+    with limited_threads(config.batch_size * columns.scalars // _WORK_OF_A_THREAD):
+        history = fit(
+            model,
+            points,
+            config,
+            weight=weight,
+            spread=spread if spread.any() else None,
+            directory=directory,
+            resume=resume,
+            progress=progress,
+        )
     return TabularModel(columns, model), history
 
 

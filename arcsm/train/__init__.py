@@ -1,7 +1,7 @@
 """Training: one visible loop, and checkpoints that resume to the same bits."""
 
 from arcsm.train.checkpoint import load_model, read_model, save_model
-from arcsm.train.loop import History, Progress, TrainConfig, fit
+from arcsm.train.loop import History, Progress, TrainConfig, fit, split_rows
 from arcsm.train.staged import fit_staged, load_staged
 
 __all__ = [
@@ -14,4 +14,5 @@ __all__ = [
     "load_staged",
     "read_model",
     "save_model",
+    "split_rows",
 ]

@@ -141,6 +141,10 @@ def write_tensors(path: Path, tensors: Mapping[str, Tensor], header: Mapping[str
     """Replace the file at `path` by `tensors`, with `header` as JSON in its metadata."""
     with atomic_path(path) as temporary:
         save_file(dict(tensors), os.fspath(temporary), {"header": json.dumps(header)})
+        # The library leaves a file that nobody but its owner can read.
+        mask = os.umask(0)
+        os.umask(mask)
+        temporary.chmod(0o666 & ~mask)
 
 
 def read_tensors(

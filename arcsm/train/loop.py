@@ -165,12 +165,10 @@ def fit(
 
     # Rows of weight 0 say nothing; a batch of them alone would have no mean.
     kept = weights.nonzero()[:, 0]
-    shuffled = kept[torch.randperm(len(kept), generator=_generator(config.seed, "split"))]
-    # Two rows at least remain: one has no spread.
-    held_out = min(round(config.validation * len(kept)), len(kept) - 2)
+    trained, held_out = (kept[part] for part in split_rows(len(kept), config))
     parts = (rows, weights, conditions, spreads)
-    data = _Data(*parts, shuffled[held_out:], device, dtype)
-    check = _Data(*parts, shuffled[:held_out], device, dtype)
+    data = _Data(*parts, trained, device, dtype)
+    check = _Data(*parts, held_out, device, dtype)
     batch = min(config.batch_size, len(data.x) // world * world)
     if batch < world:
         raise InputError(f"expected a row for each of {world} processes, got {len(data.x)} rows")
@@ -271,6 +269,16 @@ def fit(
         state.step,
         state.seconds,
     )
+
+
+def split_rows(
+    count: int, config: TrainConfig
+) -> tuple[Int[Tensor, "training"], Int[Tensor, "held_out"]]:
+    """Return which of so many rows (of positive weight) are trained on, and which are held out."""
+    shuffled = torch.randperm(count, generator=_generator(config.seed, "split"))
+    # Two rows at least remain: one has no spread.
+    held_out = min(round(config.validation * count), count - 2)
+    return shuffled[held_out:], shuffled[:held_out]
 
 
 class _Data:

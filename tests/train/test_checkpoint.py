@@ -315,3 +315,10 @@ def test_a_directory_that_is_a_file_is_refused(tmp_path):
     with pytest.raises(InputError, match=r"expected directories above .*, got a file among them"):
         save_model(tmp_path / "file", build("MixtureMADE"))
     assert contents(tmp_path) == {"file": b"mine"}
+
+
+def test_others_may_read_a_model_as_any_other_file(tmp_path):
+    save_model(tmp_path / "model", build("ARCSM"))
+    (tmp_path / "other").write_text("")
+    mode = (tmp_path / "other").stat().st_mode
+    assert (tmp_path / "model" / "model.safetensors").stat().st_mode == mode

@@ -1,20 +1,18 @@
+import errno
 import os
 import signal
 import subprocess
 import sys
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
-from typer.testing import CliRunner
 
 import arcsm
-from arcsm import cli
 from arcsm.errors import InputError
 
-
-def run(*arguments: str) -> Any:
-    return CliRunner().invoke(cli.app, list(arguments), prog_name="arcsm")
+Run = Callable[..., Any]
 
 
 @pytest.fixture
@@ -25,13 +23,13 @@ def training(monkeypatch: pytest.MonkeyPatch) -> list[Any]:
     return calls
 
 
-def test_version() -> None:
+def test_version(run: Run) -> None:
     result = run("--version")
     assert result.exit_code == 0 and result.stdout == f"arcsm {arcsm.__version__}\n"
 
 
 @pytest.mark.parametrize("arguments", [(), ("--help",), ("-h",)])
-def test_help_names_the_commands(arguments: tuple[str, ...]) -> None:
+def test_help_names_the_commands(run: Run, arguments: tuple[str, ...]) -> None:
     result = run(*arguments)
     assert result.exit_code == 0
     assert "Usage: arcsm" in result.stdout and "demo" in result.stdout
@@ -52,7 +50,38 @@ def test_every_public_name_exists_and_is_found_where_it_is_declared() -> None:
         _ = arcsm.nonsense
 
 
-def test_demo_passes_its_options_on(training: list[Any], tmp_path: Path) -> None:
+COMMANDS = ("train", "sample", "score", "check", "demo")
+
+
+@pytest.mark.parametrize("command", COMMANDS)
+def test_help_of_a_command_teaches_by_two_examples(run: Run, command: str) -> None:
+    result = run(command, "--help")
+    assert result.exit_code == 0
+    _, _, examples = result.stdout.partition("Examples:")
+    assert examples.count(f" arcsm {command}") >= 2 and result.stdout == run(command, "-h").stdout
+
+
+@pytest.mark.parametrize(
+    ("words", "parts"),
+    [
+        (["tarin"], ["'tarin'", "Did you mean 'train'?", "(see arcsm --help)"]),
+        (["--nonsense"], ["--nonsense", "(see arcsm --help)"]),
+        (["train", "--nonsense"], ["--nonsense", "(see arcsm train --help)"]),
+        (["train", "x.csv"], ["Missing option '--output' / '-o'", "(see arcsm train --help)"]),
+        (["score", "m"], ["DATA", "(see arcsm score --help)"]),
+        (["sample", "m", "-n", "0"], ["'--rows' / '-n'", "1"]),
+        (["sample", "m", "-n", "many"], ["'--rows' / '-n'", "integer"]),
+        (["sample", "m", "--seed", "-1"], ["'--seed'", "0"]),
+    ],
+)
+def test_a_command_line_typed_wrong_is_one_line(
+    fails: Run, words: list[str], parts: list[str]
+) -> None:
+    told = fails(*words)
+    assert all(part in told for part in parts), told
+
+
+def test_demo_passes_its_options_on(run: Run, training: list[Any], tmp_path: Path) -> None:
     from arcsm.demo import Settings
 
     page = tmp_path / "new" / "page.html"
@@ -64,7 +93,7 @@ def test_demo_passes_its_options_on(training: list[Any], tmp_path: Path) -> None
 
 @pytest.mark.parametrize("arguments", [("--seed", "-1"), ("--seed", "x"), ("--nonsense",)])
 def test_demo_refuses_options_that_do_not_parse(
-    training: list[Any], arguments: tuple[str, ...]
+    run: Run, training: list[Any], arguments: tuple[str, ...]
 ) -> None:
     assert run("demo", *arguments).exit_code == 2
     assert training == []
@@ -84,7 +113,7 @@ def bad_outputs(directory: Path) -> dict[str, str]:
 @pytest.mark.skipif(not Path("/proc").is_dir(), reason="needs a directory nobody can write to")
 @pytest.mark.parametrize("which", range(4))
 def test_demo_refuses_an_output_it_cannot_write_before_training(
-    training: list[Any], tmp_path: Path, which: int
+    run: Run, training: list[Any], tmp_path: Path, which: int
 ) -> None:
     path, reason = list(bad_outputs(tmp_path).items())[which]
     result = run("demo", "-o", path)
@@ -94,7 +123,7 @@ def test_demo_refuses_an_output_it_cannot_write_before_training(
     assert (tmp_path / "file").read_text() == "kept"
 
 
-def test_demo_refuses_an_unknown_toy_in_one_line(tmp_path: Path) -> None:
+def test_demo_refuses_an_unknown_toy_in_one_line(run: Run, tmp_path: Path) -> None:
     result = run("demo", "--toy", "donut", "-o", str(tmp_path / "page.html"))
     assert result.exit_code == 2
     assert "two-spirals" in result.stderr and "'donut'" in result.stderr
@@ -106,10 +135,21 @@ def test_demo_refuses_an_unknown_toy_in_one_line(tmp_path: Path) -> None:
     [
         (InputError("expected one\nthing, got  two"), 2, "arcsm: expected one thing, got two\n"),
         (KeyboardInterrupt(), 130, "arcsm: interrupted\n"),
+        (
+            OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), "page.html"),
+            2,
+            "arcsm: could not read or write 'page.html': No space left on device\n",
+        ),
+        (BrokenPipeError(), 141, ""),
     ],
 )
 def test_errors_of_a_command_become_one_line_and_a_code(
-    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, error: BaseException, code: int, line: str
+    run: Run,
+    monkeypatch: pytest.MonkeyPatch,
+    tmp_path: Path,
+    error: BaseException,
+    code: int,
+    line: str,
 ) -> None:
     def fail(*_: Any) -> None:
         raise error
@@ -120,7 +160,7 @@ def test_errors_of_a_command_become_one_line_and_a_code(
 
 
 def test_a_bug_is_not_dressed_up_as_a_mistake_of_the_user(
-    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+    run: Run, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     def fail(*_: Any) -> None:
         raise ZeroDivisionError("ours")

@@ -1,0 +1,128 @@
+"""Options that several commands have, and what they stand for."""
+
+import json
+import math
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from arcsm.errors import InputError
+
+if TYPE_CHECKING:
+    from arcsm.estimators import ARCSMDensity
+    from arcsm.progress import Reporter
+
+SAYING = "What is said"
+
+Data = Annotated[
+    str,
+    typer.Argument(
+        metavar="DATA",
+        help="A .csv, .tsv (also .gz), .parquet, .npy or .npz file; or a data set: sklearn:NAME,"
+        " and from the folder in the variable ARCSM_DATA adbench:NAME, power, power:test.",
+        show_default=False,
+    ),
+]
+Model = Annotated[
+    Path,
+    typer.Argument(
+        metavar="MODEL_DIR", help="A directory that `arcsm train` wrote.", show_default=False
+    ),
+]
+Rows = Annotated[
+    str,
+    typer.Option(
+        "--output",
+        "-o",
+        metavar="FILE",
+        help="Where the rows go: .csv, .tsv (also .gz), .parquet, .npy or .npz; - is CSV on"
+        " stdout.",
+    ),
+]
+Seed = Annotated[
+    int, typer.Option("--seed", metavar="N", help="Seed of all randomness.", min=0, max=2**32 - 1)
+]
+Device = Annotated[
+    str, typer.Option("--device", metavar="NAME", help="Where to compute: cpu, cuda, cuda:1, …")
+]
+Quiet = Annotated[
+    bool,
+    typer.Option("--quiet", "-q", help="Say nothing but errors.", rich_help_panel=SAYING),
+]
+Json = Annotated[
+    bool,
+    typer.Option(
+        "--json",
+        help="Give the result as one JSON object on stdout, and say nothing else but errors.",
+        rich_help_panel=SAYING,
+    ),
+]
+
+
+class Voice:
+    """How a command speaks: prose to stderr, or one JSON object to stdout, or not at all."""
+
+    def __init__(self, *, quiet: bool, as_json: bool) -> None:
+        self._quiet, self._as_json = quiet or as_json, as_json
+
+    def reporter(self) -> "Reporter":
+        """Return what shows the progress."""
+        from arcsm.progress import Reporter
+
+        return Reporter(quiet=self._quiet)
+
+    def say(self, *lines: str) -> None:
+        """Print lines of prose."""
+        if not self._quiet:
+            for line in lines:
+                print(line, file=sys.stderr)
+
+    def result(self, **content: Any) -> None:
+        """Print the result, if it was asked for."""
+        if self._as_json:
+            print(json.dumps(content, ensure_ascii=False, allow_nan=False))
+
+
+def prose(text: str) -> str:
+    """Return paragraphs as one line each: releases of typer differ in whether they join lines."""
+    return "\n\n".join(" ".join(part.split()) for part in text.split("\n\n"))
+
+
+def examples(*lines: str) -> str:
+    """Return examples as the end of a help text: in paragraphs, which typer does not join."""
+    return "\n\n".join(["Examples:", *(line.replace("[", "\\[") for line in lines)])
+
+
+def load(directory: Path, device: str) -> "ARCSMDensity":
+    """Return the model in a directory."""
+    if not directory.is_dir():
+        got = "a file" if directory.exists() else "nothing there"
+        raise InputError(
+            f"expected the directory of a model at {str(directory)!r}, got {got};"
+            " `arcsm train` makes one"
+        )
+    from arcsm.estimators import ARCSMDensity
+
+    check_device(device)
+    return ARCSMDensity.load(directory, device=device)
+
+
+def check_device(device: str) -> None:
+    """Refuse a device that torch does not know or cannot use."""
+    import torch
+
+    try:
+        torch.zeros(1, device=device)
+    except (RuntimeError, AssertionError, NotImplementedError) as error:
+        reason = str(error).strip().splitlines()[0].rstrip(".")
+        raise InputError(
+            f"expected a device that torch can use here, got {device!r} ({reason}); use cpu"
+        ) from error
+
+
+def number(value: float) -> str:
+    """Return a number for people, with a minus sign."""
+    digits = 3 if math.isfinite(value) and abs(value) < 1e5 else 0
+    return f"{value:.{digits}f}".replace("-", "−")

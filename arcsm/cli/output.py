@@ -1,0 +1,84 @@
+"""Rows on their way out: to a file that appears whole or not at all, or as CSV to stdout."""
+
+import os
+import sys
+from pathlib import Path
+from types import TracebackType
+from typing import Any
+
+from arcsm.cli.shell import check_writable
+from arcsm.data import Table, TableWriter, write_table
+from arcsm.errors import InputError
+
+STDOUT = "-"
+
+
+class RowsOut:
+    """Takes tables of equal columns, one after the other."""
+
+    def __init__(self, told: str, *, as_json: bool = False) -> None:
+        self.told = told
+        if told == STDOUT and as_json:
+            raise InputError(
+                "expected --output with --json, got none: rows and the JSON object cannot both"
+                " go to stdout; add -o FILE"
+            )
+        self._whole: list[Table] | None = None
+        self._writer: TableWriter | None = None
+        if told == STDOUT:
+            self._writer = _StdoutWriter()
+        elif os.path.splitext(told)[1].lower() in (".npy", ".npz"):
+            self._whole = []  # these have their length at the beginning
+            check_writable(Path(told))
+        else:
+            self._writer = TableWriter(told)
+            check_writable(Path(told))
+
+    def __enter__(self) -> "RowsOut":
+        if self._writer is not None:
+            self._writer.__enter__()
+        return self
+
+    def append(self, table: Table) -> None:
+        """Add rows."""
+        if self._whole is not None:
+            if self.told.lower().endswith(".npy"):
+                table.to_numpy()  # which says at the first rows, not after the last, what it is not
+            self._whole.append(table)
+        elif self._writer is not None:
+            self._writer.append(table)
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        if self._writer is not None:
+            self._writer.__exit__(kind, error, trace)
+        elif self._whole is not None and error is None:
+            write_table(self.told, Table.concat(self._whole))
+
+    @property
+    def place(self) -> str:
+        """Where the rows went, in words."""
+        return "stdout" if self.told == STDOUT else self.told
+
+
+class _StdoutWriter(TableWriter):
+    """CSV as TableWriter writes it, into stdout, which is not ours to open or to close."""
+
+    def __init__(self) -> None:
+        super().__init__("stdout.csv")
+
+    def __enter__(self) -> "_StdoutWriter":
+        from contextlib import ExitStack
+
+        self._file = sys.stdout.buffer
+        self._stack = ExitStack()
+        return self
+
+    def append(self, table: Any) -> None:
+        """Write the rows at once: a reader may have had enough of them."""
+        super().append(table)
+        self._file.flush()

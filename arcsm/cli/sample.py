@@ -1,0 +1,63 @@
+"""`arcsm sample`: new rows from a model."""
+
+from typing import Annotated
+
+import typer
+
+from arcsm.cli import options
+from arcsm.cli.options import Device, Json, Model, Quiet, Rows, Seed, Voice, examples, prose
+
+# Rows drawn at one time: as many as TabularModel draws, so that the rows are those of
+# ARCSMDensity.sample with the same seed.
+_CHUNK = 16_384
+_SEEDS = 2**31 - 1
+
+HELP = prose("""Draw new rows from a model.
+
+They have the columns of the table that it was trained on, with their names, types and bounds.""")
+EXAMPLES = examples(
+    "arcsm sample people -n 1000 -o more-people.csv",
+    "arcsm sample people -n 5 --seed 7",
+)
+
+
+def add_to(app: typer.Typer) -> None:
+    """Add the command."""
+    app.command("sample", help=HELP, epilog=EXAMPLES)(sample)
+
+
+def sample(
+    model: Model,
+    rows: Annotated[int, typer.Option("--rows", "-n", help="How many.", min=1)] = 1000,
+    output: Rows = "-",
+    seed: Seed = 0,
+    device: Device = "cpu",
+    quiet: Quiet = False,
+    as_json: Json = False,
+) -> None:
+    """Draw and write rows in chunks."""
+    voice = Voice(quiet=quiet, as_json=as_json)
+    import torch
+    from sklearn.utils import check_random_state
+
+    from arcsm.cli.output import RowsOut
+    from arcsm.cli.shell import writing
+
+    out = RowsOut(output, as_json=as_json)
+    density = options.load(model, device)
+    reporter = voice.reporter()
+    generator = torch.Generator(device)
+    generator.manual_seed(int(check_random_state(seed).randint(_SEEDS)))
+    with (
+        writing(out.place, "nothing was written"),
+        out,
+        reporter.rows("sampling", rows) as advance,
+    ):
+        for start in range(0, rows, _CHUNK):
+            drawn = density.model_.sample(min(_CHUNK, rows - start), generator=generator)
+            out.append(drawn)
+            advance(drawn.rows)
+    voice.say(f"Wrote {rows:,} rows to {out.place} in {reporter.total:.1f} s.")
+    voice.result(
+        command="sample", model=str(model), rows=rows, output=output, seconds=reporter.total
+    )

@@ -1,0 +1,99 @@
+"""`arcsm score`: the log-density of each row of a table."""
+
+from typing import Annotated
+
+import typer
+
+from arcsm.cli import options
+from arcsm.cli.options import Data, Device, Json, Model, Quiet, Rows, Voice, examples, prose
+from arcsm.cli.sources import Source
+from arcsm.errors import InputError
+
+SCORE = "log_density"
+
+HELP = prose("""Give the log-density of each row of a table, in nats and in the units of the table.
+
+A row that cannot be has -inf. DATA needs the columns that the model was trained on, in any order;
+other columns are left alone. It is read in pieces: memory does not grow with the file, unless it
+is .npz.""")
+EXAMPLES = examples(
+    "arcsm score people people.csv -o scores.csv",
+    "arcsm score people new.csv --terms --keep name -o scores.parquet",
+)
+
+
+def add_to(app: typer.Typer) -> None:
+    """Add the command."""
+    app.command("score", help=HELP, epilog=EXAMPLES)(score)
+
+
+def score(
+    model: Model,
+    data: Data,
+    output: Rows = "-",
+    terms: Annotated[
+        bool,
+        typer.Option(
+            "--terms",
+            help="Add what each column contributes, given those before it in the chain:"
+            " log_density\\[age], …",
+        ),
+    ] = False,
+    keep: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--keep", metavar="COL", help="Copy a column of DATA to the output; can be repeated."
+        ),
+    ] = None,
+    device: Device = "cpu",
+    quiet: Quiet = False,
+    as_json: Json = False,
+) -> None:
+    """Score and write rows in chunks."""
+    voice = Voice(quiet=quiet, as_json=as_json)
+    from arcsm.cli.output import RowsOut
+    from arcsm.cli.scoring import MeanLogDensity, chunks, located
+    from arcsm.cli.shell import writing
+    from arcsm.data import Table
+
+    out = RowsOut(output, as_json=as_json)
+    density = options.load(model, device)
+    names = density.model_.columns.names
+    kept = list(dict.fromkeys(keep or []))
+    of_terms = [f"{SCORE}[{name}]" for name in names]
+    clashes = {SCORE, *(of_terms if terms else ())}.intersection(kept)
+    if clashes:
+        raise InputError(
+            f"expected --keep of columns other than those of the scores, got {sorted(clashes)};"
+            " rename the column in DATA"
+        )
+    source = Source(data)
+    source.require(names, "of the model")
+    source.require(kept, "of --keep")
+    reporter, mean = voice.reporter(), MeanLogDensity()
+    with (
+        writing(out.place, "nothing was written"),
+        out,
+        reporter.rows("scoring") as advance,
+    ):
+        for start, chunk in chunks(source, names, kept):
+            with located(source, start):
+                by_column = density.model_.log_prob_terms(chunk.select(names))
+            log_density = by_column.sum(1)
+            columns = {name: chunk[name] for name in kept} | {SCORE: log_density}
+            if terms:
+                columns |= dict(zip(of_terms, by_column.T, strict=True))
+            out.append(Table(columns))
+            mean.add(log_density)
+            advance(chunk.rows)
+    voice.say(str(mean), f"Wrote {mean.rows:,} rows to {out.place} in {reporter.total:.1f} s.")
+    voice.result(
+        command="score",
+        model=str(model),
+        data=data,
+        output=output,
+        rows=mean.rows,
+        impossible_rows=mean.impossible,
+        mean_log_density=mean.mean,
+        seconds=reporter.total,
+    )

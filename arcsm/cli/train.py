@@ -1,0 +1,350 @@
+"""`arcsm train`: a model from a table, in a run that can be interrupted."""
+
+import json
+import os
+import shlex
+import shutil
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from arcsm.cli import options
+from arcsm.cli.kinds import SYNTAX, parse_kinds
+from arcsm.cli.options import Data, Device, Json, Quiet, Seed, Voice, examples, prose
+from arcsm.cli.shell import check_place, writing
+from arcsm.cli.sources import Source
+from arcsm.errors import InputError
+
+if TYPE_CHECKING:
+    import numpy as np
+
+    from arcsm.columns import Columns
+    from arcsm.data import Table
+    from arcsm.estimators import ARCSMDensity
+    from arcsm.progress import Reporter
+
+_STATE = "training.safetensors"  # what a run that can be resumed keeps in its directory
+_FORMAT = "arcsm-checkpoint"
+# Fewer held-out rows say little in a picture; then it shows the rows of the training.
+_ENOUGH_HELD_OUT = 50
+
+_TABLE = "What is learned"
+_RUN = "How long, and where"
+
+HELP = prose("""Learn the density of a table and write a model directory, with a model card.
+
+What each column is (real, bounded, integer, category, …) is chosen from its values, and shown.
+Training stops by itself, when 15 % of the rows, held out for that, say that it gets no better.
+Ctrl-C keeps the state of the run in MODEL_DIR.partial, and --resume goes on from there.""")
+EXAMPLES = examples(
+    "arcsm train people.csv -o people",
+    "arcsm train people.csv -o people --drop id --columns age=integer --columns share=bounded:0:1",
+    "arcsm train sklearn:wine -o wine --max-seconds 60",
+)
+
+
+def add_to(app: typer.Typer) -> None:
+    """Add the command."""
+    app.command("train", help=HELP, epilog=EXAMPLES)(train)
+
+
+def train(
+    context: typer.Context,
+    data: Data,
+    output: Annotated[
+        Path,
+        typer.Option(
+            "--output", "-o", metavar="MODEL_DIR", help="The directory to make.", show_default=False
+        ),
+    ],
+    columns: Annotated[
+        list[str] | None,
+        typer.Option("--columns", metavar="NAME=KIND", help=SYNTAX, rich_help_panel=_TABLE),
+    ] = None,
+    only: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--only",
+            metavar="COL",
+            help="Learn this column and no other; repeat it for more.",
+            rich_help_panel=_TABLE,
+        ),
+    ] = None,
+    drop: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--drop",
+            metavar="COL",
+            help="Leave a column out; repeat it for more.",
+            rich_help_panel=_TABLE,
+        ),
+    ] = None,
+    weight: Annotated[
+        str | None,
+        typer.Option(
+            "--weight",
+            metavar="COL",
+            help="The column that holds the weights of the rows; it is not learned.",
+            rich_help_panel=_TABLE,
+        ),
+    ] = None,
+    order: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--order",
+            metavar="COL",
+            help="The order of the columns in the chain: natural (as in the table), random, or"
+            " the option once for each column, the first one first.  \\[default: natural]",
+            show_default=False,
+            rich_help_panel=_TABLE,
+        ),
+    ] = None,
+    seed: Seed = 0,
+    max_seconds: Annotated[
+        float | None,
+        typer.Option(
+            "--max-seconds", metavar="S", help="Train no longer than that.", rich_help_panel=_RUN
+        ),
+    ] = None,
+    max_steps: Annotated[
+        int | None,
+        typer.Option(
+            "--max-steps", metavar="N", min=1, help="Train no further.", rich_help_panel=_RUN
+        ),
+    ] = None,
+    device: Device = "cpu",
+    resume: Annotated[
+        bool,
+        typer.Option(
+            "--resume",
+            help="Go on with the run in MODEL_DIR.partial, with the same DATA and options.",
+            rich_help_panel=_RUN,
+        ),
+    ] = False,
+    force: Annotated[
+        bool,
+        typer.Option(
+            "--force",
+            help="Replace the model in MODEL_DIR; a directory of anything else is never replaced.",
+            rich_help_panel=_RUN,
+        ),
+    ] = False,
+    card: Annotated[
+        bool,
+        typer.Option(
+            "--card/--no-card",
+            help="Write README.md with pictures into MODEL_DIR.",
+            rich_help_panel=_RUN,
+        ),
+    ] = True,
+    quiet: Quiet = False,
+    as_json: Json = False,
+) -> None:
+    """Train and save."""
+    if max_seconds is not None and not 0 < max_seconds < float("inf"):
+        raise InputError(f"expected --max-seconds above 0, got {max_seconds:g}; leave it out")
+    partial = _check_places(output, resume=resume, force=force)
+    voice = Voice(quiet=quiet, as_json=as_json)
+    from arcsm.columns import Columns
+    from arcsm.estimators import ARCSMDensity
+
+    options.check_device(device)
+    table, weights = _choose(Source(data).read(), only or [], drop or [], weight)
+    kinds = parse_kinds(columns or [], table)
+    reporter = voice.reporter()
+    # Learned once more inside of `fit`; here to be checked and shown before the training begins.
+    learned = Columns.learn(table, kinds=kinds, weight=weights)
+    chain = _order(order, learned)
+    if learned.scalars and not resume:  # else `fit` says what is wrong; or it was shown before
+        _show_columns(learned.describe(), table, reporter)
+    density = ARCSMDensity(
+        columns=kinds or None,
+        order=chain,
+        max_steps=max_steps,
+        max_seconds=max_seconds,
+        device=device,
+        random_state=seed,
+    )
+    again = shlex.join(
+        ["arcsm", *context.obj, *([] if "--resume" in context.obj else ["--resume"])]
+    )
+    try:
+        with (
+            writing(partial, f"make room, then go on with: {again}"),
+            reporter.training("training", max_steps) as progress,
+        ):
+            density.fit_resumable(
+                table, weights, directory=partial, resume=resume, progress=progress
+            )
+        with writing(output, f"make room, then go on with: {again}"), reporter.stage("saving"):
+            shown, about = _card_rows(density, table)
+            density.save(output, data=shown if card else None, about_data=about, card=card)
+    except KeyboardInterrupt:
+        if (partial / _STATE).exists():
+            raise KeyboardInterrupt(f"interrupted; go on with: {again}") from None
+        raise
+    shutil.rmtree(partial)
+    _report(density, table, weights, output, voice, reporter)
+
+
+def _check_places(output: Path, *, resume: bool, force: bool) -> Path:
+    """Refuse a MODEL_DIR that cannot be made; return the directory of the run meanwhile."""
+    target = Path(os.path.abspath(output))
+    if not target.name:
+        raise InputError(f"expected a new directory, got {str(output)!r}; choose another path")
+    partial = target.with_name(f"{target.name}.partial")
+    check_place(target)
+    if target.exists() and not target.is_dir():
+        raise InputError(
+            f"expected the path of a directory, got the file {str(output)!r}; choose another path"
+        )
+    if target.is_dir() and any(target.iterdir()):
+        if not _is_model(target):
+            raise InputError(
+                f"expected a new directory or that of a model, got {str(output)!r}, which holds"
+                " other files; choose another path"
+            )
+        if not force:
+            raise InputError(
+                f"expected a new directory, got {str(output)!r}, which holds a model; add --force"
+                " to replace it, or choose another path"
+            )
+    run = (partial / _STATE).exists()
+    if resume and not run:
+        raise InputError(
+            f"expected an interrupted run in {str(partial)!r} to resume, got none; start one"
+            " without --resume"
+        )
+    if run and not resume:
+        raise InputError(
+            f"expected no unfinished run, got one in {str(partial)!r}; add --resume to go on with"
+            " it, or remove that directory to start anew"
+        )
+    if not run and partial.exists() and not (partial.is_dir() and not any(partial.iterdir())):
+        raise InputError(
+            f"expected nothing at {str(partial)!r}, where the run keeps its state, got other"
+            " files; move them away, or choose another MODEL_DIR"
+        )
+    return partial
+
+
+def _is_model(directory: Path) -> bool:
+    try:
+        description = json.loads((directory / "config.json").read_text(encoding="utf-8"))
+    except (OSError, ValueError):
+        return False
+    return isinstance(description, dict) and description.get("format") == _FORMAT
+
+
+def _choose(
+    table: "Table", only: Sequence[str], drop: Sequence[str], weight: str | None
+) -> tuple["Table", "np.ndarray | None"]:
+    """Return the columns to learn, and the weights of the rows."""
+    if only and drop:
+        raise InputError("expected --only or --drop, got both; one of them says it all")
+    for option, names in (
+        ("--only", only),
+        ("--drop", drop),
+        ("--weight", [weight] if weight else []),
+    ):
+        unknown = [name for name in names if name not in table.columns]
+        if unknown:
+            raise InputError(
+                f"expected {option} of columns among {list(table.names)}, got {unknown};"
+                " correct the names"
+            )
+    chosen = [
+        name
+        for name in table.names
+        if name not in drop and name != weight and (not only or name in only)
+    ]
+    if not chosen:
+        raise InputError("expected a column to learn, got none; drop fewer of them")
+    if weight is None:
+        return table.select(chosen), None
+    from arcsm.columns.checks import check_weight
+
+    values = table.columns[weight]
+    if values.dtype == object:
+        raise InputError(f"expected numbers in the column {weight!r} of --weight, got text")
+    return table.select(chosen), check_weight(values, table.rows)
+
+
+def _order(words: list[str] | None, columns: "Columns") -> str | list[str]:
+    if not words:
+        return "natural"
+    if words in (["natural"], ["random"]):
+        return words[0]
+    needed = {name for name in columns.names if columns.scalars_of(name)}
+    if len(set(words)) < len(words) or not needed <= set(words) <= set(columns.names):
+        raise InputError(
+            f"expected --order natural, random, or once for each of the columns"
+            f" {list(columns.names)}, got {words}; correct the names"
+        )
+    return words
+
+
+def _show_columns(columns: list[dict[str, Any]], table: "Table", reporter: "Reporter") -> None:
+    from rich.table import Table as Grid
+    from rich.text import Text
+
+    grid = Grid(title=f"{table.rows:,} rows, {len(columns)} columns", title_justify="left")
+    for heading in ("column", "taken for", "because"):
+        grid.add_column(heading, overflow="fold")
+    for column in columns:
+        grid.add_row(*(Text(str(column[key])) for key in ("name", "kind", "reason")))
+    reporter.console.print(grid)
+
+
+def _card_rows(density: "ARCSMDensity", table: "Table") -> tuple["Table", str]:
+    """Return the rows that the card shows, and what to say of them."""
+    held_out = density.held_out_
+    if len(held_out) >= _ENOUGH_HELD_OUT:
+        return table.take(held_out), (
+            "The rows are those held out from the training: they told when to stop, but no weight"
+            " was trained on them."
+        )
+    return table, (
+        "The rows are those of the training: too few were held out to show them alone. On new"
+        " rows the model does worse."
+    )
+
+
+def _report(
+    density: "ARCSMDensity",
+    table: "Table",
+    weights: "np.ndarray | None",
+    output: Path,
+    voice: Voice,
+    reporter: "Reporter",
+) -> None:
+    from arcsm.cli.scoring import MeanLogDensity
+
+    held_out, history, mean = density.held_out_, density.history_, MeanLogDensity()
+    if len(held_out):
+        mean.add(
+            density.score_samples(table.take(held_out)),
+            None if weights is None else weights[held_out],
+        )
+        voice.say(f"Held out: {str(mean)[0].lower()}{str(mean)[1:]}")
+    best = f", best at step {history.best_step}" if history.validation else ""
+    voice.say(
+        f"Wrote {output} after {history.steps:,} steps{best}, in {reporter.total:.0f} s.",
+        f"Next: arcsm check {shlex.quote(str(output))}",
+    )
+    voice.result(
+        command="train",
+        model=str(output),
+        rows=table.rows,
+        columns=[
+            {key: column[key] for key in ("name", "kind", "reason")} for column in density.columns_
+        ],
+        steps=history.steps,
+        best_step=history.best_step,
+        held_out_rows=mean.rows,
+        held_out_impossible_rows=mean.impossible,
+        held_out_mean_log_density=mean.mean,
+        seconds=reporter.total,
+    )
