@@ -1,11 +1,13 @@
 """Bounds that a column evidently has, among those that are natural: 0, 0 to 1, 0 to 100, −1 to 1.
 
-Values that merely happen to be positive prove no bound. Two things together do: the smallest value
-is less than half as far from the bound as those a few per cent up, so the column does approach it;
-and the lower half of the column is closer to a normal after the map that sends the bound to
-infinity than before. A normal that stays clear of 0 fails the second, a uniform away from 0 the
-first. Where the smallest value is ten times nearer than those few per cent, which is rare without
-a bound, the second need only not speak against it.
+Values that merely happen to be positive prove no bound, and one that is taken for granted makes
+rows beyond it impossible. Two things together do: the smallest values are less than half as far
+from the bound as those a few per cent up, so the column does approach it; and the lower half of
+the column is closer to a normal after the map that sends the bound to infinity than before. A
+normal that stays clear of 0 fails the second, a uniform away from 0 the first. Where the smallest
+values are ten times nearer than those few per cent, which is rare without a bound, the second need
+only not speak against it. The very smallest two may be strays, and the third is what counts. A
+bound that the bulk of the values is far from is left alone: it would hardly change the density.
 """
 
 from statistics import NormalDist
@@ -19,6 +21,10 @@ _INTERVALS = ((0.0, 1.0), (-1.0, 1.0), (0.0, 100.0))
 _LEAST_ROWS = 20
 _LOW_SHARE = 0.05
 _LOW_ROWS = 10
+_STRAYS = 2
+# How many interquartile ranges the median may lie above a bound: 0.6 for an exponential, 1.0 for a
+# Gamma(2), 1.4 for a Beta(2, 2).
+_REACH = 1.6
 # How much nearer the smallest value is, and the bend that the map may then leave of what there was.
 _NEAR, _STRAIGHTER = 0.5, 0.9
 _VERY_NEAR, _NOT_WORSE = 0.1, 1.2
@@ -59,8 +65,12 @@ def _approaches(sample: Sample, bound: float) -> bool:
     if len(sample.values) == 0 or sample.rows < _LEAST_ROWS:
         return False
     rows = sample.rows
+    low_quarter, high_quarter = sample.quantile(np.array([0.25, 0.75]))
+    if sample.median - bound > _REACH * (high_quarter - low_quarter):
+        return False
     few = sample.quantile(max(_LOW_SHARE, min(_LOW_ROWS, rows / 4) / rows))
-    nearness = (sample.values[0] - bound) / (few - bound)
+    least = sample.values[np.searchsorted(np.cumsum(sample.counts), _STRAYS, side="right")]
+    nearness = (least - bound) / (few - bound)
     if nearness > (_VERY_NEAR if reached else _NEAR):
         return False
     normal = NormalDist()
