@@ -104,22 +104,10 @@ def load(directory: Path, device: str) -> "ARCSMDensity":
             " `arcsm train` makes one"
         )
     from arcsm.estimators import ARCSMDensity
+    from arcsm.tabular import check_device
 
     check_device(device)
     return ARCSMDensity.load(directory, device=device)
-
-
-def check_device(device: str) -> None:
-    """Refuse a device that torch does not know or cannot use."""
-    import torch
-
-    try:
-        torch.zeros(1, device=device)
-    except (RuntimeError, AssertionError, NotImplementedError) as error:
-        reason = str(error).strip().splitlines()[0].rstrip(".")
-        raise InputError(
-            f"expected a device that torch can use here, got {device!r} ({reason}); use cpu"
-        ) from error
 
 
 def number(value: float) -> str:

@@ -14,9 +14,14 @@ STDOUT = "-"
 
 
 class RowsOut:
-    """Takes tables of equal columns, one after the other."""
+    """Takes tables of equal columns, one after the other.
 
-    def __init__(self, told: str, *, as_json: bool = False) -> None:
+    They may replace neither the `data` that they are made from nor a file of the `model`.
+    """
+
+    def __init__(
+        self, told: str, *, model: Path, data: str | None = None, as_json: bool = False
+    ) -> None:
         self.told = told
         if told == STDOUT and as_json:
             raise InputError(
@@ -33,6 +38,8 @@ class RowsOut:
         else:
             self._writer = TableWriter(told)
             check_writable(Path(told))
+        if told != STDOUT:
+            _check_apart(Path(told), model, data)
 
     def __enter__(self) -> "RowsOut":
         if self._writer is not None:
@@ -63,6 +70,22 @@ class RowsOut:
     def place(self) -> str:
         """Where the rows went, in words."""
         return "stdout" if self.told == STDOUT else self.told
+
+
+def _check_apart(path: Path, model: Path, data: str | None) -> None:
+    if data is not None and _same(path, Path(data)):
+        raise InputError(
+            f"expected an --output other than DATA, got {str(path)!r} for both; choose another file"
+        )
+    if any(_same(parent, model) for parent in Path(os.path.realpath(path)).parents):
+        raise InputError(
+            f"expected an --output outside of the model in {str(model)!r}, got {str(path)!r};"
+            " choose another file"
+        )
+
+
+def _same(one: Path, other: Path) -> bool:
+    return one.exists() and other.exists() and one.samefile(other)
 
 
 class _StdoutWriter(TableWriter):

@@ -43,7 +43,7 @@ def sample(
     from arcsm.cli.output import RowsOut
     from arcsm.cli.shell import writing
 
-    out = RowsOut(output, as_json=as_json)
+    out = RowsOut(output, model=model, as_json=as_json)
     density = options.load(model, device)
     reporter = voice.reporter()
     generator = torch.Generator(device)

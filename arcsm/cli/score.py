@@ -56,7 +56,7 @@ def score(
     from arcsm.cli.shell import writing
     from arcsm.data import Table
 
-    out = RowsOut(output, as_json=as_json)
+    out = RowsOut(output, model=model, data=data, as_json=as_json)
     density = options.load(model, device)
     names = density.model_.columns.names
     kept = list(dict.fromkeys(keep or []))
@@ -76,7 +76,7 @@ def score(
         out,
         reporter.rows("scoring") as advance,
     ):
-        for start, chunk in chunks(source, names, kept):
+        for start, chunk in chunks(source, density.model_.columns, kept):
             with located(source, start):
                 by_column = density.model_.log_prob_terms(chunk.select(names))
             log_density = by_column.sum(1)

@@ -7,6 +7,7 @@ import numpy as np
 
 from arcsm.cli.options import number
 from arcsm.cli.sources import Source
+from arcsm.columns import Columns
 from arcsm.data import Table
 from arcsm.errors import InputError
 
@@ -51,13 +52,15 @@ class MeanLogDensity:
 
 
 def chunks(
-    source: Source, names: Sequence[str], also: Sequence[str] = ()
+    source: Source, columns: Columns, also: Sequence[str] = ()
 ) -> Iterator[tuple[int, Table]]:
-    """Yield the row that a chunk starts with, and the columns `names` and `also` of its rows."""
-    columns = list(dict.fromkeys([*names, *also]))
-    rows = min(_MOST_ROWS, max(1, _NUMBERS // len(columns)))
+    """Yield the row that a chunk starts with, and the `columns` and those in `also` of its rows."""
+    names = list(dict.fromkeys([*columns.names, *also]))
+    # What was text in training is text, even where all the fields of a CSV look like numbers.
+    text = [column["name"] for column in columns.config["columns"] if column["type"] == "text"]
+    rows = min(_MOST_ROWS, max(1, _NUMBERS // len(names)))
     start = 0
-    for table in source.chunks(columns, rows):
+    for table in source.chunks(names, rows, text):
         yield start, table
         start += table.rows
 

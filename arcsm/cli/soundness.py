@@ -81,7 +81,7 @@ def check_with(model: TabularModel, source: Source, seed: int, reporter: Reporte
     kept: Table | None = None
     keys = np.empty(0)
     with reporter.rows("scoring") as advance:
-        for start, chunk in chunks(source, names):
+        for start, chunk in chunks(source, model.columns):
             table = chunk.select(names)
             with located(source, start):
                 log_density = model.log_prob(table)

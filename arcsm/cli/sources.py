@@ -1,7 +1,7 @@
 """DATA on the command line: a file, or a data set by its name."""
 
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -39,12 +39,14 @@ class Source:
             return first.names
         return ()
 
-    def chunks(self, columns: Sequence[str], rows: int) -> Iterator["Table"]:
-        """Yield the `columns` in tables of so many rows."""
+    def chunks(
+        self, columns: Sequence[str], rows: int, text: Collection[str] = ()
+    ) -> Iterator["Table"]:
+        """Yield the `columns` in tables of so many rows; those in `text` are text in any case."""
         from arcsm.data import iterate_table
 
         if self._set is None:
-            yield from iterate_table(self.told, chunk_rows=rows, columns=columns)
+            yield from iterate_table(self.told, chunk_rows=rows, columns=columns, text=text)
         else:
             table = self._load().select(columns)
             for start in range(0, table.rows, rows):

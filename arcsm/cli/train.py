@@ -1,6 +1,5 @@
 """`arcsm train`: a model from a table, in a run that can be interrupted."""
 
-import json
 import os
 import shlex
 import shutil
@@ -10,7 +9,6 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from arcsm.cli import options
 from arcsm.cli.kinds import SYNTAX, parse_kinds
 from arcsm.cli.options import Data, Device, Json, Quiet, Seed, Voice, examples, prose
 from arcsm.cli.shell import check_place, writing
@@ -26,7 +24,6 @@ if TYPE_CHECKING:
     from arcsm.progress import Reporter
 
 _STATE = "training.safetensors"  # what a run that can be resumed keeps in its directory
-_FORMAT = "arcsm-checkpoint"
 # Fewer held-out rows say little in a picture; then it shows the rows of the training.
 _ENOUGH_HELD_OUT = 50
 
@@ -149,8 +146,9 @@ def train(
     voice = Voice(quiet=quiet, as_json=as_json)
     from arcsm.columns import Columns
     from arcsm.estimators import ARCSMDensity
+    from arcsm.tabular import check_device
 
-    options.check_device(device)
+    check_device(device)
     table, weights = _choose(Source(data).read(), only or [], drop or [], weight)
     kinds = parse_kinds(columns or [], table)
     reporter = voice.reporter()
@@ -201,7 +199,9 @@ def _check_places(output: Path, *, resume: bool, force: bool) -> Path:
             f"expected the path of a directory, got the file {str(output)!r}; choose another path"
         )
     if target.is_dir() and any(target.iterdir()):
-        if not _is_model(target):
+        from arcsm.train import holds_model
+
+        if not holds_model(target):
             raise InputError(
                 f"expected a new directory or that of a model, got {str(output)!r}, which holds"
                 " other files; choose another path"
@@ -228,14 +228,6 @@ def _check_places(output: Path, *, resume: bool, force: bool) -> Path:
             " files; move them away, or choose another MODEL_DIR"
         )
     return partial
-
-
-def _is_model(directory: Path) -> bool:
-    try:
-        description = json.loads((directory / "config.json").read_text(encoding="utf-8"))
-    except (OSError, ValueError):
-        return False
-    return isinstance(description, dict) and description.get("format") == _FORMAT
 
 
 def _choose(

@@ -2,7 +2,7 @@
 
 import math
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import Any
 
 import numpy as np
@@ -64,7 +64,19 @@ def wish(name: str, given: Any) -> tuple[str, dict[str, Any]]:
     lower, upper = options.get("lower"), options.get("upper")
     if lower is not None and upper is not None and lower >= upper:
         raise InputError(f"expected lower < upper for column {name!r}, got {lower!r} and {upper!r}")
-    return kind, options
+    levels = options.get("levels")
+    if levels is not None:
+        if isinstance(levels, str) or not isinstance(levels, Iterable):
+            raise InputError(f"expected a list as levels of column {name!r}, got {levels!r}")
+        options["levels"] = list(levels)
+    # A file of settings holds plain numbers, not those of numpy.
+    return kind, {option: _plain(value) for option, value in options.items()}
+
+
+def _plain(value: Any) -> Any:
+    if isinstance(value, list):
+        return [_plain(item) for item in value]
+    return value.item() if isinstance(value, np.generic) else value
 
 
 def choose_text(

@@ -12,6 +12,8 @@ from arcsm.columns.kind import Kind
 from arcsm.columns.sample import Sample
 
 _RELATIVE = 1e-9
+# Once learned, a value may differ by what single precision or six decimals do to it.
+_REWRITTEN = 5e-6
 _ROUNDING = 8 * float(np.finfo(np.float64).eps)
 _SCREENED = 64
 _LEAST_ROWS_OF_A_LINE = 10  # two are always on one, and a few may be within its tolerance
@@ -36,7 +38,7 @@ class Constant(Kind):
         """Return no scalar, and the rows with another value as impossible."""
         if values.dtype != np.float64 or not isinstance(self.value, float):
             return [], np.asarray(values != self.value)
-        return [], np.abs(values - self.value) > _RELATIVE * abs(self.value)
+        return [], np.abs(values - self.value) > _REWRITTEN * abs(self.value)
 
     def snap(self, position: int, drawn: np.ndarray, earlier: np.ndarray) -> np.ndarray:
         """Refuse: there is no scalar to draw."""
@@ -74,14 +76,16 @@ class Duplicate(Kind):
         """None."""
         return 0
 
-    def differs(self, other: np.ndarray, values: np.ndarray) -> np.ndarray:
+    def differs(
+        self, other: np.ndarray, values: np.ndarray, relative: float = _REWRITTEN
+    ) -> np.ndarray:
         """Return the rows in which the column is not the function of the other that it was."""
         if self.slope is None:
             return np.asarray(other != values)
         y = values.astype(np.float64)
         # Relative to how far a value lies out, since a few wild rows must not hide differences
         # among all the others.
-        allowed = _RELATIVE * (self.width + np.abs(y - self.centre)) + _ROUNDING * np.abs(y)
+        allowed = relative * (self.width + np.abs(y - self.centre)) + _ROUNDING * np.abs(y)
         return ~(np.abs(y - self.of_other(other)) <= allowed)
 
     def of_other(self, other: np.ndarray) -> np.ndarray:
@@ -154,8 +158,9 @@ def find_duplicate(
         plain.robust_scale(),
     )
     with np.errstate(over="ignore", invalid="ignore"):
-        if line.differs(other[rows], values[rows]).any() or line.differs(other, values).any():
-            return None
+        for some in (rows, slice(None)):
+            if line.differs(other[some], values[some], _RELATIVE).any():
+                return None
     return line
 
 

@@ -27,13 +27,18 @@ from arcsm.conditional.roots import solve_increasing
 from arcsm.errors import ArcsmError, InputError
 
 
+def fewest_steps(noise: Noise) -> int:
+    """Return the fewest steps that keep the flow increasing for every value of the parameters."""
+    decades = math.log(noise.sigma_max / noise.sigma_min)
+    return math.floor(decades / math.log1p(1 / SLOPE_LIMIT)) + 1
+
+
 def flow_levels(noise: Noise, steps: int | None = None) -> list[float]:
     """Return the levels σ_max = σ_0 > … > σ_steps = σ_min of the flow.
 
-    The default is the fewest steps that keep the flow increasing, and at least 32.
+    The default is the fewest steps that are allowed, and at least 32.
     """
-    decades = math.log(noise.sigma_max / noise.sigma_min)
-    fewest = math.floor(decades / math.log1p(1 / SLOPE_LIMIT)) + 1
+    fewest = fewest_steps(noise)
     if steps is None:
         steps = max(32, fewest)
     if steps < fewest:

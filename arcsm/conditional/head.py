@@ -23,7 +23,7 @@ tanh's. Three properties hold for every value of the parameters:
 
 import math
 from dataclasses import dataclass, fields
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 import torch.nn.functional as F
@@ -65,15 +65,14 @@ class TanhSum:
         self, x: Float[Tensor, "*batch points"]
     ) -> tuple[Float[Tensor, "*batch points"], Float[Tensor, "*batch points"]]:
         """Return s and s' in one pass."""
-        sigma, root, u = self._scaled(x)
-        slope, height, offset, gain = self._gates
+        g = self._gates
+        u = x / g.root
         # tanh y = 2/(1 + e^(−2y)) − 1: the logistic function is several times as fast on a CPU.
-        gate = torch.sigmoid(slope * (u[..., None] - self.centre[..., None, :]))
-        pull = self.pull[..., None]
-        value = offset - pull * u + (height * gate).sum(-1)
-        derivative = (gain * torch.addcmul(gate, gate, gate, value=-1)).sum(-1) - pull
-        score = (value / sigma - u) / root
-        return score, (derivative / sigma - 1) / root.square()
+        gate = torch.sigmoid(g.slope * (u[..., None] - g.centre))
+        value = (g.height * gate).sum(-1) + torch.addcmul(g.offset, g.pull, u, value=-1)
+        bend = (g.gain * torch.addcmul(gate, gate, gate, value=-1)).sum(-1) - g.pull
+        score = (value * g.precision - u) / g.root
+        return score, (bend * g.precision - 1) / g.root.square()
 
     def normal(self) -> tuple[Float[Tensor, "*batch"], Float[Tensor, "*batch"]] | None:
         """Return mean and standard deviation if the conditionals are normal, else None."""
@@ -136,8 +135,8 @@ class TanhSum:
         return TanhSum(*(getattr(self, part.name).double() for part in fields(self)))
 
     @property
-    def _gates(self) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-        """The steps as logistic functions, for points on one more axis: what jets share."""
+    def _gates(self) -> "_Gates":
+        """The steps as logistic functions: what jets share."""
         # A graph that is compiled fuses them, and cannot keep them. Where gradients are asked for,
         # kept ones would belong to another graph, or to none.
         parts = (self.offset, self.height, self.slope)
@@ -149,13 +148,17 @@ class TanhSum:
             kept = self.__dict__["_kept_gates"] = self._make_gates()
         return kept
 
-    def _make_gates(self) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+    def _make_gates(self) -> "_Gates":
         slope, height = 2 * self.slope, 2 * self.height
-        return (
-            slope[..., None, :],
-            height[..., None, :],
-            (self.offset - self.height.sum(-1))[..., None],
-            (height * slope)[..., None, :],
+        return _Gates(
+            root=(1 + self.sigma.square()).sqrt()[..., None],
+            precision=(1 / self.sigma)[..., None],
+            pull=self.pull[..., None],
+            offset=(self.offset - self.height.sum(-1))[..., None],
+            slope=slope[..., None, :],
+            centre=self.centre.contiguous()[..., None, :],
+            height=height[..., None, :],
+            gain=(height * slope)[..., None, :],
         )
 
     def _scaled(self, x: Tensor) -> tuple[Tensor, Tensor, Tensor]:
@@ -170,6 +173,22 @@ class TanhSum:
     def _smooth_part(self, u: Tensor, sigma: Tensor) -> Tensor:
         square = u * u / 2
         return (self.offset[..., None] * u - self.pull[..., None] * square) / sigma - square
+
+
+class _Gates(NamedTuple):
+    """A tanh sum as a sum of logistic functions, for points on one more axis.
+
+    F(u) = offset − pull·u + Σ height/(1 + exp(−slope (u − centre))), with u = x/root.
+    """
+
+    root: Tensor  # √(1 + σ²)
+    precision: Tensor  # 1/σ
+    pull: Tensor
+    offset: Tensor
+    slope: Tensor
+    centre: Tensor
+    height: Tensor
+    gain: Tensor  # height · slope
 
 
 class TanhSumHead(nn.Module):
@@ -240,8 +259,8 @@ class TanhSumHead(nn.Module):
         raw = raw / (1 + raw.abs() / COEFFICIENT_LIMIT)
         height, log_slope, centre, rest = raw.split([self.steps] * 3 + [2], -1)
         # Up to (1 + 1/σ) times as steep as broad steps; e^(±8) around that is room enough.
-        log_slope = log_slope * (8 / COEFFICIENT_LIMIT)
-        slope = torch.exp(log_slope + torch.log1p(1 / sigma)[..., None] * self.sharpness)
+        usual = torch.log1p(1 / sigma)[..., None] * self.sharpness
+        slope = torch.exp(torch.add(usual, log_slope, alpha=8 / COEFFICIENT_LIMIT))
         if self.normal_at is not None:
             # A smoothed density nears a normal one as the noise grows; the last of it goes here.
             # (By comparison: the ratio may be rounded to just below 1.)
@@ -250,9 +269,10 @@ class TanhSumHead(nn.Module):
         # Soft limits: pull ≤ 1/σ, and all negative slopes together ≤ κ/σ.
         offset, narrowing = rest.unbind(-1)
         pull = F.softplus(narrowing)
-        falling = pull + (F.relu(-height) * slope).sum(-1)
+        down = height.clamp(max=0)
+        falling = pull - (down * slope).sum(-1)
         share = 1 / (1 + falling * sigma / SLOPE_LIMIT)
-        height = torch.where(height < 0, height * share[..., None], height)
+        height = torch.addcmul(height, down, (share - 1)[..., None])
         pull = pull * torch.minimum(share, 1 / (1 + pull * sigma))
         if self.normal_at is not None:
             # In place of the steps a pull below 0 then makes conditionals wider than the noisy

@@ -7,14 +7,23 @@ is parsed by the csv module, which also knows the line of each error.
 import codecs
 import csv
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass
-from itertools import chain
+from itertools import chain, zip_longest
 from typing import Any, BinaryIO, NamedTuple
 
 import numpy as np
 
-from arcsm.data.fields import FALSE, MISSING, TRUE, ColumnType, Family, is_number, parse
+from arcsm.data.fields import (
+    FALSE,
+    MISSING,
+    TRUE,
+    ColumnType,
+    Family,
+    is_number,
+    parse,
+    parse_commas,
+)
 from arcsm.data.table import Table, selected_names
 from arcsm.errors import InputError
 
@@ -42,16 +51,31 @@ class _Layout:
 
 
 def read_delimited(
-    file: BinaryIO, source: str, delimiter: str, columns: Sequence[str] | None, rows: int | None
+    file: BinaryIO,
+    source: str,
+    delimiter: str,
+    columns: Sequence[str] | None,
+    text: Collection[str],
+    rows: int | None,
 ) -> Iterator[Table]:
     """Yield the rows of an open file in tables of `rows` rows, or in one table for None.
 
-    `source` names the file in messages. A comma gives way to a semicolon where the header has
-    semicolons and no commas.
+    `source` names the file in messages. A comma gives way to a semicolon or a tab where the header
+    has these and no commas. The columns named in `text` are text whatever they look like.
     """
     lines = _Lines(file, source)
     layout = _read_header(lines, source, delimiter, columns)
-    known = {name: ColumnType() for name in layout.selected}
+    unknown = [name for name in text if name not in layout.names]
+    if unknown:
+        raise InputError(
+            f"{source}: expected text columns among {list(layout.names)}, got {unknown};"
+            " correct the names"
+        )
+    known = {
+        name: ColumnType("text" if name in text else None, commas=layout.delimiter == ";")
+        for name in layout.selected
+    }
+    lines.blanks = b" \r\n" if layout.delimiter == "\t" else b" \t\r\n"
     empty = True
     while True:
         block = lines.rest() if rows is None else lines.take(rows)
@@ -63,7 +87,7 @@ def read_delimited(
             empty = False
             yield from _parse_all(lines.back(block), layout, known, rows)
             break
-        table = _parse_fast(block, layout, known)
+        table = _parse_fast(block, layout, known, whole=rows is None)
         empty = False
         if table is not None:
             yield table
@@ -78,7 +102,8 @@ def read_delimited(
 class _Lines:
     """The lines of a binary file, with the number and the offset of the next one.
 
-    A carriage return ends a line too, alone or before a newline.
+    A carriage return ends a line too, alone or before a newline. Lines of nothing but `blanks` at
+    the end of the file are left out.
     """
 
     def __init__(self, file: BinaryIO | None, source: str) -> None:
@@ -86,7 +111,9 @@ class _Lines:
         self.source = source
         self.number = 1
         self.offset = 0
+        self.blanks = b"\r\n"  # of part of a file, whose end is not that of the file, these alone
         self.pending: list[bytes] = []  # in reverse
+        self.inner = 0  # how many of the next lines are blank, but not at the end
 
     @classmethod
     def of(cls, block: _Block, source: str) -> "_Lines":
@@ -97,19 +124,33 @@ class _Lines:
         """Return these lines with the block that was taken last put back."""
         lines: list[bytes] = _LINE.findall(block.data)
         self.pending = self.pending + lines[::-1]
+        self.inner = 0
         self.number, self.offset = block.line, block.offset
         return self
 
     def next(self) -> bytes:
         """Return the next line with its end, or nothing after the last."""
+        line = self._read()
+        if self.inner:
+            self.inner -= 1
+        elif line and not line.strip(self.blanks):
+            following = [self._read()]
+            while following[-1] and not following[-1].strip(self.blanks):
+                following.append(self._read())
+            if not following[-1]:
+                return b""
+            self.pending += following[::-1]
+            self.inner = len(following) - 1
+        self.number += bool(line)
+        self.offset += len(line)
+        return line
+
+    def _read(self) -> bytes:
         if not self.pending and self.file is not None:
             line = self.file.readline()
             plain = _LONE_RETURN.search(line) is None
             self.pending = [line] if plain else _LINE.findall(line)[::-1]
-        line = self.pending.pop() if self.pending else b""
-        self.number += bool(line)
-        self.offset += len(line)
-        return line
+        return self.pending.pop() if self.pending else b""
 
     def take(self, rows: int) -> _Block:
         """Return the lines up to the one that holds the last of `rows` rows, blank ones between."""
@@ -127,7 +168,11 @@ class _Lines:
         self.pending = []
         if self.file is not None:
             parts.append(self.file.read())
-        return _Block(b"".join(parts), number, offset)
+        data = b"".join(parts)
+        # The last line with something in it keeps its blanks and its end.
+        filled = len(data.rstrip(self.blanks))
+        end = _LINE.match(data, filled)
+        return _Block(data[: end.end()] if filled and end else data[:filled], number, offset)
 
     def text(self) -> Iterator[str]:
         """Yield the lines as text."""
@@ -169,9 +214,15 @@ def _read_header(
     start = lines.number - 1
     # What is quoted is a name, whatever it contains.
     unquoted = _QUOTED.sub("", top)
-    if delimiter == "," and "," not in unquoted and ";" in unquoted:
-        delimiter = ";"
-    header = next(_records(chain([top], text), delimiter, source, start))[1]
+    if delimiter == "," and "," not in unquoted:
+        delimiter = next((other for other in ";\t" if other in unquoted), delimiter)
+    taken: list[str] = []
+    record = next(_records(_noting(chain([top], text), taken), delimiter, source, start))[1]
+    fields = _QUOTED.sub('"', "".join(taken)).split(delimiter)
+    header = [
+        name if field.startswith('"') else name.strip(" \t")
+        for name, field in zip_longest(record, fields[: len(record)], fillvalue="")
+    ]
     if '"' not in top and all(map(is_number, header)):
         raise InputError(
             f"expected column names in line {start} of {source}, got the numbers"
@@ -188,6 +239,13 @@ def _read_header(
     except InputError as error:
         raise InputError(f"{source}: {error}") from None
     return _Layout(source, delimiter, tuple(header), selected)
+
+
+def _noting(lines: Iterator[str], taken: list[str]) -> Iterator[str]:
+    """Yield the `lines`, and note those that were taken."""
+    for line in lines:
+        taken.append(line)
+        yield line
 
 
 def _records(
@@ -256,7 +314,9 @@ def _columns(
     return Table({name: parse(fields[name], known[name], name, line) for name in layout.selected})
 
 
-def _parse_fast(block: _Block, layout: _Layout, known: dict[str, ColumnType]) -> Table | None:
+def _parse_fast(
+    block: _Block, layout: _Layout, known: dict[str, ColumnType], *, whole: bool
+) -> Table | None:
     """Return the block parsed by pyarrow, or None where the csv module has to see it."""
     try:
         import pyarrow
@@ -275,7 +335,10 @@ def _parse_fast(block: _Block, layout: _Layout, known: dict[str, ColumnType]) ->
         try:
             parsed = arrow_csv.read_csv(
                 pyarrow.BufferReader(block.data),
-                read_options=arrow_csv.ReadOptions(column_names=list(layout.names)),
+                # Without threads: those of pyarrow may abort a process that ends soon after.
+                read_options=arrow_csv.ReadOptions(
+                    column_names=list(layout.names), use_threads=False
+                ),
                 parse_options=arrow_csv.ParseOptions(
                     delimiter=layout.delimiter, newlines_in_values=quotes
                 ),
@@ -300,7 +363,17 @@ def _parse_fast(block: _Block, layout: _Layout, known: dict[str, ColumnType]) ->
         types |= dates  # dates are text, as they stand in the file
     settled = {}
     for name in layout.selected:
-        column = known[name].settle(*_of_arrow(parsed.column(name)))
+        values, family = _of_arrow(parsed.column(name))
+        if known[name].commas and known[name].family != "text":
+            numbers = parse_commas(values) if family == "text" else None  # type: ignore[arg-type]
+            if numbers is not None:
+                values, family = numbers, "number"
+            # Chunks must agree in the decimal sign, which the csv module looks at.
+            sign = "," if numbers is not None else "." if b"." in block.data else None
+            real = family == "number" and values.dtype == np.float64
+            if real and not whole and sign not in (None, known[name].sign):
+                return None
+        column = known[name].settle(values, family)
         if column is None:
             return None
         settled[name] = column

@@ -27,6 +27,7 @@ _REAL = re.compile(
     r"[ \t]*[+-]?(?:(?:[0-9]+\.?[0-9]*|\.[0-9]+)(?:[eE][+-]?[0-9]+)?|inf|infinity|nan)[ \t]*",
     re.IGNORECASE,
 )
+_COMMA = re.compile(_REAL.pattern.replace(r"\.", ","), re.IGNORECASE)
 _TRUTH = {**dict.fromkeys(TRUE, True), **dict.fromkeys(FALSE, False)}
 _MISSING = frozenset(MISSING)
 
@@ -37,6 +38,8 @@ class ColumnType:
 
     family: Family | None = None  # None while every field was missing
     real: bool = False  # float64 from here on
+    commas: bool = False  # whether a comma may be a decimal sign
+    sign: Literal[".", ",", None] = None  # the decimal sign of all rows, where commas may be one
 
     def settle(self, column: np.ndarray, family: Family | None) -> np.ndarray | None:
         """Return further rows of the column in its type, or None where they do not fit it.
@@ -70,12 +73,16 @@ def parse(
     """
     if known.family == "text":
         return _text(fields)
-    column, family = infer(fields)
+    column, family = infer(fields, commas=known.commas)
+    if known.commas and family == "number":
+        _check_sign(fields, known, name, line)
     settled = known.settle(column, family)
     if settled is not None:
         return settled
     expected = known.family or "number"
     fits = _TRUTH.__contains__ if expected == "truth" else is_number
+    if known.sign == ",":
+        fits = is_comma_number
     row, field = next(
         (row, field)
         for row, field in enumerate(fields)
@@ -87,8 +94,42 @@ def parse(
     )
 
 
-def infer(fields: Sequence[str]) -> tuple[np.ndarray, Family | None]:
-    """Return `fields` as a column of the narrowest type, and its family."""
+def _check_sign(
+    fields: Sequence[str], known: ColumnType, name: str, line: Callable[[int], str]
+) -> None:
+    """Refuse another decimal sign than before: as a whole, the column would not be of numbers."""
+    for row, field in enumerate(fields):
+        sign: Literal[".", ",", None] = "," if "," in field else "." if "." in field else None
+        if sign is not None:
+            if known.sign not in (None, sign):
+                raise InputError(
+                    f"expected numbers with {known.sign!r} in column {name!r}, as in the rows"
+                    f" before, got {field!r} in {line(row)}; correct it, or read the file as a"
+                    " whole"
+                )
+            known.sign = sign
+            return  # further ones are the same, else the fields were no numbers
+
+
+def is_comma_number(field: str) -> bool:
+    """Say whether `field` reads as a number, with a comma in the place of a point if any."""
+    return _COMMA.fullmatch(field) is not None
+
+
+def parse_commas(fields: Sequence[str | None]) -> np.ndarray | None:
+    """Return `fields`, None where missing, as numbers with decimal commas if all of them are."""
+    if not all(field is None or is_comma_number(field) for field in fields):
+        return None
+    return np.array(
+        [math.nan if field is None else float(field.replace(",", ".")) for field in fields]
+    )
+
+
+def infer(fields: Sequence[str], *, commas: bool = False) -> tuple[np.ndarray, Family | None]:
+    """Return `fields` as a column of the narrowest type, and its family.
+
+    With `commas` a column of numbers may have commas as decimal signs, but not points as well.
+    """
     present = [field for field in fields if field not in _MISSING]
     if not present:
         return np.full(len(fields), math.nan), None
@@ -104,7 +145,9 @@ def infer(fields: Sequence[str]) -> tuple[np.ndarray, Family | None]:
     if all(map(_REAL.fullmatch, present)):
         numbers = [math.nan if field in _MISSING else float(field) for field in fields]
         return np.array(numbers, dtype=np.float64), "number"
-    return _text(fields), "text"
+    text = _text(fields)
+    numbers_with_commas = parse_commas(text) if commas else None  # type: ignore[arg-type]
+    return (text, "text") if numbers_with_commas is None else (numbers_with_commas, "number")
 
 
 def _text(fields: Sequence[str]) -> np.ndarray:

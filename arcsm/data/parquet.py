@@ -73,11 +73,13 @@ def read_parquet(path: Path, columns: Sequence[str] | None, rows: int | None) ->
             selected = list(selected_names(names, columns))
         if file.metadata.num_rows == 0:
             raise InputError(f"expected rows in {path.name!r}, got none")
+        # Without threads: those of pyarrow may abort a process that ends soon after.
         if rows is None:
-            yield Table(_arrow_columns(file.read(columns=selected), selected))
+            whole = file.read(columns=selected, use_threads=False)
+            yield Table(_arrow_columns(whole, selected))
             return
         real: set[str] = set()  # columns that were float64 once
-        for batch in file.iter_batches(batch_size=rows, columns=selected):
+        for batch in file.iter_batches(batch_size=rows, columns=selected, use_threads=False):
             found = _arrow_columns(batch, selected)
             real |= {name for name, column in found.items() if column.dtype == np.float64}
             yield Table(

@@ -9,7 +9,7 @@ import io
 import os
 import zipfile
 import zlib
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from contextlib import ExitStack
 from pathlib import Path
 from types import TracebackType
@@ -29,16 +29,23 @@ _DELIMITERS = {".csv": ",", ".tsv": "\t"}
 _SUFFIXES = (".csv", ".tsv", ".csv.gz", ".tsv.gz", ".parquet", ".npy", ".npz")
 
 
-def read_table(path: str | os.PathLike[str], *, columns: Sequence[str] | None = None) -> Table:
+def read_table(
+    path: str | os.PathLike[str],
+    *,
+    columns: Sequence[str] | None = None,
+    text: Collection[str] = (),
+) -> Table:
     """Return the table in the file at `path`, or of it the `columns` that are named.
 
     .csv and .tsv (also compressed, .gz) are text in UTF-8 with a header line; a .csv may use
-    semicolons. A column is int64 if all its fields are whole numbers, float64 if they are numbers
-    or missing (an empty field, NA, NaN, null), bool if they are true or false, and else text; dates
-    are text. .npy holds a two-dimensional array; .npz one called X, or a single one, or a
-    one-dimensional array for each column. .parquet needs pyarrow.
+    semicolons, then also with decimal commas, or tabs. A column is int64 if all its fields are
+    whole numbers, float64 if they are numbers or missing (an empty field, NA, NaN, null), bool if
+    they are true or false, and else text; dates are text, and so are the columns named in `text`,
+    whatever they look like: the other types of files know it themselves. .npy holds a
+    two-dimensional array; .npz one called X, or a single one, or a one-dimensional array for each
+    column. .parquet needs pyarrow.
     """
-    (table,) = _read(path, columns, None)
+    (table,) = _read(path, columns, text, None)
     return table
 
 
@@ -47,25 +54,28 @@ def iterate_table(
     *,
     chunk_rows: int = 65536,
     columns: Sequence[str] | None = None,
+    text: Collection[str] = (),
 ) -> Iterator[Table]:
     """Yield the table in the file at `path` in tables of `chunk_rows` rows, the last may have less.
 
     Memory does not grow with the file, except for .npz, which is read as a whole. The first chunk
-    decides what each column of a text file is. Whole numbers and truth values become float64 from
-    the first chunk on that needs it; text where numbers came before is refused.
+    decides what each column of a text file is, but for the columns named in `text`. Whole numbers
+    and truth values become float64 from the first chunk on that needs it; text where numbers came
+    before is refused.
     """
     if not isinstance(chunk_rows, int) or isinstance(chunk_rows, bool) or chunk_rows < 1:
         raise InputError(f"expected chunk_rows to be a positive int, got {chunk_rows!r}")
-    return _read(path, columns, chunk_rows)
+    return _read(path, columns, text, chunk_rows)
 
 
 def write_table(path: str | os.PathLike[str], table: Any) -> None:
     """Write `table`, anything that `as_table` takes, to a file of the type that its suffix says.
 
     Numbers come back from every type of file exactly. .parquet keeps all of a table. In .csv and
-    .tsv a missing value is an empty field, and text that reads as a number, as a truth value or as
-    missing comes back as that. .npy holds numbers alone, as float64 unless all columns are of one
-    type, and no names; .npz an array for each column, where missing text is empty text.
+    .tsv a missing value is an empty field, and text that reads as missing comes back as that, and
+    text that reads as a number or a truth value too, unless `read_table` is told. .npy holds
+    numbers alone, as float64 unless all columns are of one type, and no names; .npz an array for
+    each column, where missing text is empty text.
     """
     table = as_table(table)
     suffix = _suffix(Path(path))
@@ -158,21 +168,24 @@ class TableWriter:
     def _append_text(self, table: Table, *, header: bool) -> None:
         delimiter = _DELIMITERS[self._suffix.removesuffix(".gz")]
         columns = [_fields(column) for column in table.columns.values()]
-        # The csv module leaves a carriage return unquoted, which a reader takes for a line end.
-        returns = any(
-            field is not None and "\r" in field
+        # The csv module leaves unquoted what a reader takes for a line end, or for no row.
+        alone = len(columns) == 1
+        quote_text = any(
+            field is not None and ("\r" in field or (alone and not field.strip(" \t")))
             for column in table.columns.values()
             if column.dtype == object
             for field in column
         )
         text = io.StringIO(newline="")
         if header:
-            # Of a name only quotes show that it is neither a number nor several names.
+            # Of a name only quotes show that it is neither a number nor several names, and that
+            # blanks around it are meant.
             quote = all(map(is_number, table.names)) or any(
-                ";" in name or "\r" in name for name in table.names
+                name != name.strip(" ") or not {";", "\t", "\r"}.isdisjoint(name)
+                for name in table.names
             )
             _writer(text, delimiter, quote=quote).writerow(table.names)
-        _writer(text, delimiter, quote=returns).writerows(zip(*columns, strict=True))
+        _writer(text, delimiter, quote=quote_text).writerows(zip(*columns, strict=True))
         self._file.write(text.getvalue().encode())
 
 
@@ -206,7 +219,10 @@ def _suffix(path: Path) -> str:
 
 
 def _read(
-    path: str | os.PathLike[str], columns: Sequence[str] | None, rows: int | None
+    path: str | os.PathLike[str],
+    columns: Sequence[str] | None,
+    text: Collection[str],
+    rows: int | None,
 ) -> Iterator[Table]:
     path = Path(path)
     suffix = _suffix(path)
@@ -214,26 +230,31 @@ def _read(
         raise InputError(f"expected the path of a file, got the directory {str(path)!r}")
     if not path.exists():
         raise InputError(f"expected a file at {str(path)!r}, got nothing there; check the path")
-    if isinstance(columns, str):
-        raise InputError(
-            f"expected a list of column names, got the text {columns!r}; write [{columns!r}]"
-        )
+    for names in (columns, text):
+        if isinstance(names, str):
+            raise InputError(
+                f"expected a list of column names, got the text {names!r}; write [{names!r}]"
+            )
     if suffix == ".parquet":
         return read_parquet(path, columns, rows)
     if suffix in (".npy", ".npz"):
         return _read_numpy(path, suffix, columns, rows)
-    return _read_text(path, suffix, columns, rows)
+    return _read_text(path, suffix, columns, text, rows)
 
 
 def _read_text(
-    path: Path, suffix: str, columns: Sequence[str] | None, rows: int | None
+    path: Path,
+    suffix: str,
+    columns: Sequence[str] | None,
+    text: Collection[str],
+    rows: int | None,
 ) -> Iterator[Table]:
     packed = suffix.endswith(".gz")
     delimiter = _DELIMITERS[suffix.removesuffix(".gz")]
     with gzip.open(path, "rb") if packed else path.open("rb") as file:
         try:
             yield from read_delimited(
-                cast(BinaryIO, file), repr(path.name), delimiter, columns, rows
+                cast(BinaryIO, file), repr(path.name), delimiter, columns, text, rows
             )
         except (gzip.BadGzipFile, EOFError, zlib.error) as error:
             raise InputError(

@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 import torch
-from sklearn.base import BaseEstimator
+from sklearn.base import BaseEstimator, clone
 from sklearn.utils import check_random_state
 from sklearn.utils.validation import (
     _check_sample_weight,
@@ -20,7 +20,7 @@ from arcsm.data.table import Table, as_table
 from arcsm.errors import CheckpointError, InputError
 from arcsm.files import atomic_directory
 from arcsm.tabular import Settings, fit_table, load_tabular, save_tabular
-from arcsm.train import History, Progress, split_rows
+from arcsm.train import History, Progress, holds_model, split_rows
 
 _SEEDS = 2**31 - 1
 
@@ -79,6 +79,8 @@ class ARCSMDensity(BaseEstimator):
     >>> density.sample(2, random_state=0).shape
     (2, 2)
     """
+
+    frame_: bool
 
     def __init__(
         self,
@@ -140,16 +142,19 @@ class ARCSMDensity(BaseEstimator):
         `resume` goes on from it, with the same rows and parameters, to the same bits as if nothing
         had happened. `progress` is called after each look at the held-out rows.
         """
-        table = self._table(X, reset=True)
+        # What an earlier fit has learned stays whole until this one has succeeded.
+        fresh = clone(self)
+        table = fresh._table(X, reset=True)
         weight = None
         if sample_weight is not None:
             weight = _check_sample_weight(
                 sample_weight, np.empty((table.rows, 1)), ensure_non_negative=True
             )
-            if np.count_nonzero(weight) < 2:
-                raise InputError("expected weights above 0 for two rows at least, got fewer")
+            _check_enough_weight(weight)
         settings = Settings(
-            order=self.order if isinstance(self.order, str) else self._names(self.order, table),
+            order=self.order
+            if isinstance(self.order, str)
+            else self._names(self.order, table.names),
             hidden=self.hidden,
             max_steps=self.max_steps,
             max_seconds=self.max_seconds,
@@ -159,15 +164,17 @@ class ARCSMDensity(BaseEstimator):
         )
         kinds = None
         if self.columns is not None:
-            names = self._names(list(self.columns), table)
+            names = self._names(list(self.columns), table.names)
             kinds = dict(zip(names, self.columns.values(), strict=True))
+            if len(kinds) < len(names):
+                raise InputError(f"expected each column once, got {names}; leave one out")
         if progress is None and self.verbose:
             progress = _print_progress
         seed = int(check_random_state(self.random_state).randint(_SEEDS))
         counted = np.arange(table.rows) if weight is None else np.flatnonzero(weight)
         _, held_out = split_rows(len(counted), settings.training(len(counted), seed))
-        self.held_out_ = np.sort(counted[held_out.numpy()])
-        self.model_, self.history_ = fit_table(
+        fresh.held_out_ = np.sort(counted[held_out.numpy()])
+        fresh.model_, fresh.history_ = fit_table(
             table,
             settings,
             kinds=kinds,
@@ -178,7 +185,11 @@ class ARCSMDensity(BaseEstimator):
             resume=resume,
             progress=progress,
         )
-        self.columns_ = self.model_.columns.describe()
+        fresh.columns_ = fresh.model_.columns.describe()
+        for name in [*vars(self)]:
+            if name.endswith("_") and not name.startswith("_"):
+                delattr(self, name)
+        self.__dict__.update((k, v) for k, v in vars(fresh).items() if k.endswith("_"))
         return self
 
     def score_samples(self, X: Any) -> np.ndarray:
@@ -188,7 +199,7 @@ class ARCSMDensity(BaseEstimator):
         -------
         ndarray of shape (n_samples,)
             −inf for a row that cannot be: outside the bounds of a column, or different where a
-            column was constant.
+            column was constant or a copy. A category that was not seen in `fit` is an error.
         """
         check_is_fitted(self)
         return self.model_.log_prob(self._table(X, reset=False))
@@ -203,10 +214,12 @@ class ARCSMDensity(BaseEstimator):
         Returns
         -------
         ndarray or data frame of shape (n_samples, n_features)
-            A data frame if one or a Table was fitted, with the same names and types.
+            A data frame if one or a Table was fitted, with the same names, and columns of real
+            numbers, whole numbers, truth values or text as they were.
         """
         check_is_fitted(self)
-        if not isinstance(n_samples, int | np.integer) or n_samples < 1:
+        whole = isinstance(n_samples, int | np.integer) and not isinstance(n_samples, bool)
+        if not whole or n_samples < 1:
             raise InputError(f"expected a positive number of samples, got {n_samples!r}")
         state = check_random_state(self.random_state if random_state is None else random_state)
         generator = torch.Generator(self.model_.model.shift.device)
@@ -231,12 +244,15 @@ class ARCSMDensity(BaseEstimator):
         """
         check_is_fitted(self)
         target = Path(path)
-        if target.is_dir() and any(target.iterdir()) and not (target / "config.json").is_file():
+        if target.is_dir() and any(target.iterdir()) and not holds_model(target):
             raise InputError(
                 f"expected a new directory or that of a model, got {os.fspath(path)!r}, which"
                 " holds other files; choose another path"
             )
         params = self.get_params()
+        if self.columns is not None:  # by name, as JSON has no other keys
+            names = self._names(list(self.columns), self.model_.columns.names)
+            params["columns"] = dict(zip(names, self.columns.values(), strict=True))
         if not isinstance(self.random_state, int | np.integer | None):
             params["random_state"] = None  # a generator is not part of what was learned
         details = {
@@ -308,6 +324,10 @@ class ARCSMDensity(BaseEstimator):
                 )
             if not isinstance(X, Table):
                 validate_data(self, X, reset=reset, skip_check_array=True)
+                if not reset and not hasattr(self, "feature_names_in_") and not self.frame_:
+                    # Fitted without names: by position, of which scikit-learn has warned.
+                    names = self.model_.columns.names
+                    table = Table(dict(zip(names, table.columns.values(), strict=True)))
             elif reset:
                 self.n_features_in_ = len(table.names)
                 self.feature_names_in_ = np.array(table.names, dtype=object)
@@ -319,27 +339,41 @@ class ARCSMDensity(BaseEstimator):
                 dtype="numeric",
                 ensure_min_samples=least,
             )
-            names = getattr(self, "feature_names_in_", None)
-            table = as_table(values, names=None if names is None else list(names))
+            table = as_table(values, names=None if reset else list(self.model_.columns.names))
         if reset:
             self.frame_ = isinstance(X, Table) or _is_frame(X)
         return table
 
     @staticmethod
-    def _names(columns: Sequence[str | int], table: Table) -> list[str]:
+    def _names(columns: Sequence[str | int], known: Sequence[str]) -> list[str]:
         """Return the names of columns that are given by name or by position."""
         names = []
+        # Where the names are numbers themselves, 0 is the column of that name.
+        numbered = any(name.isdecimal() for name in known)
         for column in columns:
-            if isinstance(column, int | np.integer) and 0 <= column < len(table.names):
-                names.append(table.names[column])
-            elif column in table.names:
+            whole = isinstance(column, int | np.integer) and not isinstance(column, bool)
+            if whole and not numbered and 0 <= int(column) < len(known):
+                names.append(known[int(column)])
+            elif (isinstance(column, str) or whole) and str(column) in known:
                 names.append(str(column))
             else:
                 raise InputError(
-                    f"expected columns among {list(table.names)} or their positions, got"
+                    f"expected columns among {list(known)} or their positions, got"
                     f" {column!r}; correct the name"
                 )
         return names
+
+
+def _check_enough_weight(weight: np.ndarray) -> None:
+    """Refuse weights of which one row has nearly all."""
+    share = weight / weight.max() if weight.max() > 0 else weight
+    effective = share.sum() ** 2 / max((share**2).sum(), 1e-300)
+    if np.count_nonzero(weight) < 2 or effective < 1.01:
+        raise InputError(
+            "expected weights above 0 for two rows at least, got"
+            f" {np.count_nonzero(weight)}, or one row that outweighs all others;"
+            " a row alone has no spread"
+        )
 
 
 def _is_frame(X: Any) -> bool:
@@ -360,4 +394,6 @@ def _plain(value: Any) -> Any:
         return {str(key): _plain(item) for key, item in value.items()}
     if isinstance(value, list | tuple):
         return [_plain(item) for item in value]
+    if isinstance(value, np.ndarray):
+        return value.tolist()
     return value.item() if isinstance(value, np.generic) else value

@@ -10,6 +10,7 @@ import torch
 
 from arcsm.columns import Columns
 from arcsm.conditional import Noise
+from arcsm.conditional.flow import fewest_steps
 from arcsm.conditional.noise import suggest_sigma_min
 from arcsm.context import resolve_order
 from arcsm.data.table import Table
@@ -52,7 +53,7 @@ class Settings:
         some = points[:: max(1, rows // _NEIGHBOURS)].astype(np.float64)
         deviation = some.std(0)
         standard = (some - some.mean(0)) / np.where(deviation > 0, deviation, 1.0)
-        sigma_min = suggest_sigma_min(torch.from_numpy(standard), largest=0.01)
+        noise = Noise(sigma_min=suggest_sigma_min(torch.from_numpy(standard), largest=0.01))
         hidden = (max(128, scalars),) * 3 if self.hidden is None else tuple(self.hidden)
         return ARCSM.made(
             scalars,
@@ -64,7 +65,9 @@ class Settings:
             # that can be learned; otherwise it is what overfits first.
             frequencies=4 if scalars <= 2 and rows >= 2000 else 0,
             order=self._scalar_order(columns, seed),
-            noise=Noise(sigma_min=sigma_min),
+            noise=noise,
+            # Some thousandths of a nat from more of them, and faster by a fifth.
+            flow_steps=fewest_steps(noise),
             decorrelate=True,
             seed=seed,
         )
@@ -75,12 +78,13 @@ class Settings:
         The fewer rows there are, the sooner a network knows them by heart, and the more closely
         it has to be watched.
         """
-        batch_size = self.batch_size or (128 if rows < 20_000 else 512)
-        epochs = 20 * rows // batch_size
+        batch_size = (128 if rows < 20_000 else 512) if self.batch_size is None else self.batch_size
+        epochs = 20 * rows // max(batch_size, 1)
+        steps = 2000 if rows < 2000 else min(max(epochs, 5000), 20_000)
         return TrainConfig(
-            steps=self.max_steps or (2000 if rows < 2000 else min(max(epochs, 5000), 20_000)),
+            steps=steps if self.max_steps is None else self.max_steps,
             batch_size=batch_size,
-            learning_rate=self.learning_rate or 7e-3,
+            learning_rate=7e-3 if self.learning_rate is None else self.learning_rate,
             # Some thousand rows tell as well as more when to stop, and are evaluated often.
             validation=min(0.15, 5000 / rows) if self.validation is None else self.validation,
             evaluate_every=20 if rows < 500 else 50 if rows < 5000 else 100,
@@ -127,6 +131,7 @@ def fit_table(
     state of the training is kept there, and `resume` goes on from it.
     """
     settings = settings or Settings()
+    check_device(device)
     if weight is not None:
         counted = np.flatnonzero(weight > 0)
         table, weight = table.take(counted), weight[counted]
@@ -151,6 +156,17 @@ def fit_table(
             progress=progress,
         )
     return TabularModel(columns, model), history
+
+
+def check_device(device: torch.device | str) -> None:
+    """Refuse a device that torch does not know or cannot use."""
+    try:
+        torch.zeros(1, device=device)
+    except (RuntimeError, AssertionError, NotImplementedError) as error:
+        reason = str(error).strip().splitlines()[0].rstrip(".")
+        raise InputError(
+            f"expected a device that torch can use here, got {str(device)!r} ({reason}); use cpu"
+        ) from error
 
 
 def _training_arrays(columns: Columns, table: Table) -> tuple[np.ndarray, np.ndarray]:

@@ -1,6 +1,6 @@
 """Training: one visible loop, and checkpoints that resume to the same bits."""
 
-from arcsm.train.checkpoint import load_model, read_model, save_model
+from arcsm.train.checkpoint import holds_model, load_model, read_model, save_model
 from arcsm.train.loop import History, Progress, TrainConfig, fit, split_rows
 from arcsm.train.staged import fit_staged, load_staged
 
@@ -10,6 +10,7 @@ __all__ = [
     "TrainConfig",
     "fit",
     "fit_staged",
+    "holds_model",
     "load_model",
     "load_staged",
     "read_model",

@@ -80,6 +80,15 @@ def read_model(
     return model.to(device), description.get("details")
 
 
+def holds_model(directory: str | os.PathLike[str]) -> bool:
+    """Say whether a directory is one that `save_model` wrote, of whatever version."""
+    try:
+        description = json.loads((Path(directory) / "config.json").read_text(encoding="utf-8"))
+    except (OSError, ValueError):
+        return False
+    return isinstance(description, dict) and description.get("format") == FORMAT
+
+
 def describe(model: AutoregressiveModel) -> dict[str, Any]:
     """Return what rebuilds `model` without its weights."""
     kind = type(model).__name__

@@ -211,6 +211,49 @@ def test_an_output_that_is_a_directory_is_refused(
     assert "the directory" in fails(command, *words, "-o", tmp_path / f"d{suffix}")
 
 
+@pytest.mark.parametrize("how", ["same", "another way", "link"])
+def test_scores_do_not_replace_the_data(
+    fails: Run, model: Path, csv: Path, tmp_path: Path, how: str
+) -> None:
+    data = tmp_path / "data.csv"
+    shutil.copy(csv, data)
+    output = {"same": data, "another way": tmp_path / "." / ".." / tmp_path.name / "data.csv"}.get(
+        how, tmp_path / "link.csv"
+    )
+    if how == "link":
+        output.symlink_to(data)
+    assert "other than DATA" in fails("score", model, data, "-o", output)
+    assert data.read_bytes() == csv.read_bytes()
+
+
+@pytest.mark.parametrize("name", ["rows.csv", "deep/rows.npz"])
+@pytest.mark.parametrize("command", ["sample", "score"])
+def test_rows_do_not_go_into_the_model(
+    fails: Run, model: Path, csv: Path, command: str, name: str
+) -> None:
+    before = sorted(os.listdir(model))
+    words = [model, csv] if command == "score" else [model]
+    assert "outside of the model" in fails(command, *words, "-o", model / name)
+    assert sorted(os.listdir(model)) == before
+
+
+def test_text_that_looks_like_something_else_can_be_scored(run: Run, tmp_path: Path) -> None:
+    data, model, new = tmp_path / "t.csv", tmp_path / "m", tmp_path / "new.csv"
+    rows = [f"{flag},{code}" for flag in ("true", "false", "maybe") for code in ("01", "2", "A")]
+    data.write_text("\n".join(["flag,code", *(rows * 20), ""]))
+    assert run("train", data, "-o", model, "--max-steps", 5, "--no-card").exit_code == 0
+    scores = []
+    for beside in ("maybe,A\n", ""):
+        new.write_text(f"flag,code\ntrue,01\nfalse,2\n{beside}")
+        result = run("score", model, new, "--keep", "flag", "--keep", "code")
+        assert result.exit_code == 0, result.output
+        scores.append(result.stdout.splitlines()[1:3])
+    assert scores[0] == scores[1]
+    assert [row.rsplit(",", 1)[0] for row in scores[1]] == ["true,01", "false,2"]
+    result = run("check", model, new)
+    assert result.exit_code in (0, 1), result.output
+
+
 def damaged(model: Path, directory: Path, how: str) -> Path:
     copy = directory / "m"
     if how == "missing":
@@ -289,6 +332,14 @@ def spawn(*words: object, **options: Any) -> subprocess.Popen[str]:
         env={**os.environ, "OMP_NUM_THREADS": "1"},
         **options,
     )
+
+
+@pytest.mark.slow
+def test_a_process_that_ends_soon_after_reading_is_not_aborted(csv: Path, tmp_path: Path) -> None:
+    for _ in range(4):
+        program = spawn("train", csv, "-o", tmp_path / "x", "--drop", "zz")
+        _, errors = program.communicate(timeout=120)
+        assert (program.returncode, errors.count("\n")) == (2, 1), errors
 
 
 @pytest.mark.slow

@@ -106,6 +106,14 @@ FORMS: dict[str, tuple[str, bytes]] = {
     "quoted semicolons": ("t.csv", b'"a";"b"\n1;"x"\n2;"y"\n'),
     "tabs": ("t.tsv", b"a\tb\n1\tx\n2\ty\n"),
     "upper case": ("T.CSV", b"a,b\n1,x\n2,y\n"),
+    "tabs in csv": ("t.csv", b"a\tb\n1\tx\n2\ty\n"),
+    "blanks around names": ("t.csv", b" a , \tb \n1,x\n2,y\n"),
+    "blanks around one name": ("t.csv", b'"a", b\n1,x\n2,y\n'),
+    "blanks at the end": ("t.csv", b"a,b\n1,x\n2,y\n \t "),
+    "lines of blanks at the end": ("t.csv", b"a,b\r\n1,x\r\n2,y\r\n  \r\n\r\n \r\n"),
+    "blanks after returns": ("t.csv", b"a,b\r1,x\r2,y\r  \r"),
+    "blanks after quotes": ("t.csv", b'a,b\n1,"x"\n2,"y"\n  \n\n'),
+    "blanks in tsv": ("t.tsv", b"a\tb\n1\tx\n2\ty\n  \n"),
     "packed": ("t.csv.gz", gzip.compress(b"a,b\n1,x\n2,y\n")),
     "packed tabs": ("t.tsv.gz", gzip.compress(b"a\tb\n1\tx\n2\ty\n")),
 }
@@ -129,6 +137,106 @@ def test_names_of_several_lines_and_one_name_with_a_semicolon(tmp_path: Path) ->
     assert read_table(save(tmp_path, '"c;d"\n1\n')).names == ("c;d",)
 
 
+@pytest.mark.usefixtures("parser")
+def test_blanks_that_are_meant(tmp_path: Path) -> None:
+    assert read_table(save(tmp_path, '" a ","b"\n1,2\n')).names == (" a ", "b")
+    rows = read_table(save(tmp_path, "a\tb\n1\tx\n\t\n", "t.tsv"))  # tabs are fields
+    assert rows["b"].tolist() == ["x", None]
+    path = save(tmp_path, "a\nx\n \n  \n\ny  \n \n")  # only at the end there is no row
+    for table in (read_table(path), Table.concat(list(iterate_table(path, chunk_rows=1)))):
+        assert table["a"].tolist() == ["x", " ", "  ", "y  "]
+    for one in ({"a\tb": ["x"]}, {" a": [1], "b ": [2]}, {"a": ["x", None, " \t"]}, {"a": [" "]}):
+        for name in ("t.csv", "t.tsv"):
+            write_table(tmp_path / name, one)
+            assert_same(read_table(tmp_path / name), as_table(one))
+
+
+@pytest.mark.usefixtures("parser")
+@pytest.mark.parametrize("chunk_rows", [None, 1, 2, 1000])
+def test_columns_that_are_text_whatever_they_look_like(
+    chunk_rows: int | None, tmp_path: Path
+) -> None:
+    def read(content: str, **options: Any) -> Table:
+        path = save(tmp_path, content)
+        if chunk_rows is None:
+            return read_table(path, **options)
+        return Table.concat(list(iterate_table(path, chunk_rows=chunk_rows, **options)))
+
+    content = "flag,code,n,gap\ntrue,01,1,\nTRUE,1.50,2,\nfalse, 2,3,NA\n"
+    table = read(content, text=["code", "flag", "gap"])
+    assert table["flag"].tolist() == ["true", "TRUE", "false"]
+    assert table["code"].tolist() == ["01", "1.50", " 2"]
+    assert table["n"].tolist() == [1, 2, 3] and table["n"].dtype == np.int64
+    assert table["gap"].dtype == object and table["gap"].tolist() == [None] * 3
+    assert read(content, text={"flag"}, columns=["code"])["code"].tolist() == [1, 1.5, 2]
+    assert read('a;b\n"1,5";1\n', text=["a"])["a"].tolist() == ["1,5"]
+    with pytest.raises(InputError, match=r"'t.csv': .*text columns among .*, got \['z'\]"):
+        read(content, text=["z"])
+    with pytest.raises(InputError, match=r"write \['flag'\]"):
+        read(content, text="flag")
+
+
+def test_files_with_types_need_no_word_on_text(tmp_path: Path) -> None:
+    for name in ("t.npz", *(["t.parquet"] if PYARROW else [])):
+        write_table(tmp_path / name, {"a": [1, 2]})
+        assert read_table(tmp_path / name, text=["a"])["a"].tolist() == [1, 2]
+
+
+# The fields of one column between semicolons, and what they are.
+COMMAS: dict[str, tuple[list[str], str, list[Any]]] = {
+    "commas": (["1,5", "-,25", "+3,", "1,5e-3"], "float64", [1.5, -0.25, 3, 0.0015]),
+    "whole among them": (["1,5", "2", " 3 ", "inf"], "float64", [1.5, 2, 3, math.inf]),
+    "missing among them": (["", "1,5", "NA"], "float64", [NAN, 1.5, NAN]),
+    "quoted": (['"1,5"', '"2,5"'], "float64", [1.5, 2.5]),
+    "points": (["1.5", "2"], "float64", [1.5, 2]),
+    "points and commas": (["1,5", "2.5"], "object", ["1,5", "2.5"]),
+    "both in one": (["1.000,5", "2,5"], "object", ["1.000,5", "2,5"]),
+    "two commas": (["1,000,000", "2"], "object", ["1,000,000", "2"]),
+    "words": (["1,5", "x"], "object", ["1,5", "x"]),
+    "truth": (["1,5", "true"], "object", ["1,5", "true"]),
+    "a comma alone": ([",", "1,5"], "object", [",", "1,5"]),
+}
+
+
+@pytest.mark.usefixtures("parser")
+@pytest.mark.parametrize("name", COMMAS)
+def test_decimal_commas_between_semicolons(name: str, tmp_path: Path) -> None:
+    fields, kind, values = COMMAS[name]
+    path = save(tmp_path, "\n".join(["n;x", *(f"7;{field}" for field in fields), ""]))
+    table = read_table(path)
+    assert table["n"].tolist() == [7] * len(fields) and table["x"].dtype.name == kind
+    np.testing.assert_array_equal(table["x"], np.array(values, dtype=kind))
+    if kind == "float64":
+        assert_same(Table.concat(list(iterate_table(path, chunk_rows=1))), table)
+
+
+@pytest.mark.usefixtures("parser")
+def test_commas_are_no_decimal_signs_in_other_files(tmp_path: Path) -> None:
+    assert read_table(save(tmp_path, 'a,b\n"1,5",1\n'))["a"].tolist() == ["1,5"]
+    assert read_table(save(tmp_path, "a\tb\n1,5\t1\n", "t.tsv"))["a"].tolist() == ["1,5"]
+
+
+@pytest.mark.usefixtures("parser")
+@pytest.mark.parametrize(
+    ("fields", "message"),
+    [
+        (["1,5", "2", "2.5"], "numbers with ',' in column 'x', .*got '2.5' in line 4"),
+        (["1.5", "2", "2,5"], r"numbers with '\.' in column 'x', .*got '2,5' in line 4"),
+        (["1,5", "x"], "a number in column 'x', .*got 'x' in line 3"),
+    ],
+)
+def test_chunks_refuse_another_decimal_sign(
+    fields: list[str], message: str, tmp_path: Path
+) -> None:
+    path = save(tmp_path, "\n".join(["n;x", *(f"7;{field}" for field in fields)]))
+    with pytest.raises(InputError, match=message):
+        list(iterate_table(path, chunk_rows=1))
+    assert read_table(path)["x"].tolist() == fields
+    path = save(tmp_path, "n;x\n7;1,5\n7;2\n7;2,5\n7;x\n")
+    with pytest.raises(InputError, match=r"a number in column 'x', .*got 'x' in line 5"):
+        list(iterate_table(path, chunk_rows=2))
+
+
 # Content, and what the message must say.
 BROKEN: dict[str, tuple[bytes, str]] = {
     "too few fields": (b"a,b,c\n1,2,3\n4,5\n", "expected 3 fields in line 3 of 't.csv', got 2"),
@@ -141,7 +249,11 @@ BROKEN: dict[str, tuple[bytes, str]] = {
     "open quote in the header": (b'"a,b\n1,2\n', "closing quote .* line 1 of"),
     "endless quote": (b'a,b\n1,2\n1,"' + b"x\n" * 70_000, "line 3 .* field limit.*quote missing"),
     "text after a quote": (b'a,b\n1,"x"y\n', "line 2 of 't.csv', got: ',' expected after"),
+    "line of blanks": (b"a,b\n1,2\n  \n3,4\n", "expected 2 fields in line 3 .*, got 1"),
     "name twice": (b"a,b,a\n1,2,3\n", r"'t.csv': expected unique column names, got \['a'\]"),
+    "name twice but for blanks": (b"a, a\n1,2\n", r"unique column names, got \['a'\]"),
+    "name of blanks": (b"a, \n0,1\n", "name for every column in line 1 .* column 2 of 2"),
+    "blanks only": (b"a,b\n  \n \n", "rows below the header in 't.csv', got none"),
     "no name": (b",a\n0,1\n", "name for every column in line 1 .* column 1 of 2"),
     "empty": (b"", "a header line and rows in 't.csv', got an empty file"),
     "only line ends": (b"\n\r\n", "got an empty file"),
@@ -296,6 +408,34 @@ def test_pyarrow_parses_what_it_can(tmp_path: Path, monkeypatch: pytest.MonkeyPa
     assert len(list(iterate_table(path, chunk_rows=1))) == 2
     assert read_table(save(tmp_path, 'a,b\n1,"x"\n2,"y\nz"\n'))["b"].tolist() == ["x", "y\nz"]
     assert read_table(save(tmp_path, "a,b\n" + LARGE)).rows == 100_000
+    assert read_table(save(tmp_path, "a;b\n1,5;x\n"))["a"].tolist() == [1.5]
+
+
+@needs_pyarrow
+def test_pyarrow_starts_no_threads(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    # A process that ends while they start is aborted.
+    from pyarrow import csv, parquet
+
+    threads = []
+
+    def note(owner: Any, name: str) -> None:
+        plain = getattr(owner, name)
+
+        def noting(*words: Any, **options: Any) -> Any:
+            threads.append(getattr(options.get("read_options"), "use_threads", None))
+            threads[-1] = options.get("use_threads", threads[-1])
+            return plain(*words, **options)
+
+        monkeypatch.setattr(owner, name, noting)
+
+    note(csv, "read_csv")
+    note(parquet.ParquetFile, "read")
+    note(parquet.ParquetFile, "iter_batches")
+    for name in ("t.csv", "t.parquet"):
+        write_table(tmp_path / name, example())
+        read_table(tmp_path / name)
+    list(iterate_table(tmp_path / "t.parquet", chunk_rows=1))
+    assert threads == [False] * 3
 
 
 @pytest.mark.usefixtures("parser")

@@ -198,6 +198,92 @@ def test_pickled_estimators_work_as_well() -> None:
     np.testing.assert_array_equal(copy.score_samples(frame()), density.score_samples(frame()))
 
 
+def test_only_models_of_arcsm_are_replaced(tmp_path) -> None:
+    (tmp_path / "config.json").write_text('{"model_type": "bert"}')
+    (tmp_path / "precious.txt").write_text("mine")
+    with pytest.raises(InputError, match="holds other files"):
+        quick().fit(frame()).save(tmp_path)
+    assert (tmp_path / "precious.txt").read_text() == "mine"
+
+
+def test_parameters_come_back_as_names_and_plain_numbers(tmp_path) -> None:
+    x = np.random.default_rng(0).integers(1, 4, size=(80, 2)).astype(float)
+    x[:, 0] += np.random.default_rng(1).random(80)
+    kinds = {0: "real", 1: {"kind": "ordinal", "levels": np.array([1, 2, 3])}}
+    density = quick(columns=kinds).fit(x)
+    density.save(tmp_path / "m")
+    loaded = ARCSMDensity.load(tmp_path / "m")
+    assert loaded.columns == {"x0": "real", "x1": {"kind": "ordinal", "levels": [1, 2, 3]}}
+    np.testing.assert_array_equal(loaded.score_samples(x), density.score_samples(x))
+    assert clone(loaded).fit(x).columns_ == density.columns_
+
+
+# Surprises.
+
+
+def test_a_failed_fit_leaves_the_former_one_whole() -> None:
+    x = np.random.default_rng(0).normal(size=(60, 2))
+    density = quick().fit(x)
+    before = density.score_samples(x)
+    with pytest.raises(InputError):
+        density.fit(pd.DataFrame({"a": [1.0] * 9, "b": [2.0] * 9, "c": [3.0] * 9}))
+    np.testing.assert_array_equal(density.score_samples(x), before)
+    assert density.n_features_in_ == 2 and not hasattr(density, "feature_names_in_")
+    density.fit(frame())
+    assert density.n_features_in_ == 4
+    density.fit(x)
+    assert not hasattr(density, "feature_names_in_")  # nothing of a fit outlives the next
+
+
+@pytest.mark.filterwarnings("ignore:X (has|does not have valid) feature names")
+def test_names_that_one_side_does_not_have() -> None:
+    x = np.random.default_rng(0).normal(size=(60, 2))
+    by_array = quick().fit(x)
+    expected = by_array.score_samples(x)
+    np.testing.assert_array_equal(
+        by_array.score_samples(pd.DataFrame(x, columns=["a", "b"])), expected
+    )
+    for named in (pd.DataFrame(x), pd.DataFrame(x, columns=["a", "b"])):
+        density = quick().fit(named)
+        np.testing.assert_array_equal(density.score_samples(x), expected)
+
+
+def test_columns_whose_names_are_numbers() -> None:
+    x = pd.DataFrame(np.random.default_rng(0).gamma(2, size=(300, 2)), columns=[1, 0])
+    density = quick(columns={0: "real"}).fit(x)
+    assert {c["name"]: c["kind"] for c in density.columns_} == {"1": "bounded", "0": "real"}
+    with pytest.raises(InputError, match="got True"):
+        quick(columns={True: "real"}).fit(x)
+    with pytest.raises(InputError, match="each column once"):
+        quick(columns={"x0": "real", 0: "real"}).fit(x.to_numpy())
+
+
+def test_copies_and_constants_written_with_fewer_digits() -> None:
+    random = np.random.default_rng(0)
+    table = pd.DataFrame({"a": random.normal(size=100)})
+    table = table.assign(copy=table["a"] * 3 - 0.1, fixed=0.1)
+    density = quick().fit(table)
+    assert [column["kind"] for column in density.columns_] == ["real", "duplicate", "constant"]
+    for rewritten in (table.astype("float32"), table.round(6)):
+        assert np.isfinite(density.score_samples(rewritten)).all()
+    assert np.isneginf(density.score_samples(table.assign(copy=table["copy"] + 1e-3))).all()
+
+
+@pytest.mark.parametrize("name", ["max_steps", "batch_size", "learning_rate"])
+def test_nothing_is_not_the_default(name: str) -> None:
+    with pytest.raises(InputError):
+        ARCSMDensity(**{"max_steps": 5, name: 0}).fit(frame())
+
+
+def test_devices_and_weights_that_cannot_be() -> None:
+    with pytest.raises(InputError, match="a device that torch can use"):
+        quick(device="foo").fit(frame())
+    with pytest.raises(InputError, match="outweighs all others"):
+        quick().fit(frame(), sample_weight=[1e300] + [1.0] * 199)
+    with pytest.raises(InputError, match="positive number"):
+        quick().fit(frame()).sample(True)
+
+
 # Bad input.
 
 
