@@ -179,6 +179,8 @@ def test_interrupt_ends_the_program_with_130_and_no_file(tmp_path: Path) -> None
         stderr=subprocess.PIPE,
         text=True,
         env={**os.environ, "OMP_NUM_THREADS": "1"},
+        # What a shell starts in its background, these tests perhaps, begins with Ctrl-C ignored.
+        preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),
     )
     assert program.stderr is not None
     with pytest.raises(subprocess.TimeoutExpired):
