@@ -50,17 +50,8 @@ def atomic_path(path: str | os.PathLike[str]) -> Iterator[Path]:
         raise InputError(
             f"expected the path of a file, got the directory {os.fspath(path)!r}; add a file name"
         )
-    try:
-        target.parent.mkdir(parents=True, exist_ok=True)
-    except (FileExistsError, NotADirectoryError) as error:
-        raise InputError(
-            f"expected directories above {os.fspath(path)!r}, got a file among them;"
-            " choose another path"
-        ) from error
-    _remove_stale(target.parent, target.name)
-    temporary = target.with_name(
-        f".{target.name}.{os.getpid()}-{_host()}-{secrets.token_hex(4)}.partial"
-    )
+    _prepare_parent(path, target)
+    temporary = target.with_name(f".{target.name}.{_mark()}.partial")
     try:
         yield temporary
         _flush_to_disk(temporary)
@@ -85,15 +76,8 @@ def atomic_directory(path: str | os.PathLike[str]) -> Iterator[Path]:
             f"expected the path of a directory, got the file {os.fspath(path)!r};"
             " choose another path"
         )
-    try:
-        target.parent.mkdir(parents=True, exist_ok=True)
-    except (FileExistsError, NotADirectoryError) as error:
-        raise InputError(
-            f"expected directories above {os.fspath(path)!r}, got a file among them;"
-            " choose another path"
-        ) from error
-    _remove_stale(target.parent, target.name)
-    mark = f"{os.getpid()}-{_host()}-{secrets.token_hex(4)}"
+    _prepare_parent(path, target)
+    mark = _mark()
     temporary = target.with_name(f".{target.name}.{mark}.partial")
     temporary.mkdir()
     try:
@@ -140,6 +124,22 @@ def write_json(path: str | os.PathLike[str], content: Any) -> None:
             " convert it to plain finite numbers, strings, lists and dictionaries"
         ) from error
     write_text(path, text + "\n")
+
+
+def _prepare_parent(path: str | os.PathLike[str], target: Path) -> None:
+    """Make the directories above `target`, and remove what killed writers of it left there."""
+    try:
+        target.parent.mkdir(parents=True, exist_ok=True)
+    except (FileExistsError, NotADirectoryError) as error:
+        raise InputError(
+            f"expected directories above {os.fspath(path)!r}, got a file among them;"
+            " choose another path"
+        ) from error
+    _remove_stale(target.parent, target.name)
+
+
+def _mark() -> str:
+    return f"{os.getpid()}-{_host()}-{secrets.token_hex(4)}"
 
 
 def remove_stale_temporaries(directory: str | os.PathLike[str]) -> list[Path]:

@@ -395,9 +395,7 @@ class ARCSM(AutoregressiveModel):
                     torch.randn(n, 1, generator=generator, dtype=x.dtype, device=x.device),
                     ladder,
                     steps=langevin_steps,
-                    step_size=self.noise.sigma_min**2 / 2
-                    if langevin_step_size is None
-                    else langevin_step_size,
+                    step_size=langevin_step_size,
                     generator=generator,
                 )
             else:

@@ -77,9 +77,7 @@ class StagedARCSM(nn.Module):
                 torch.randn(n, 1, generator=generator, dtype=x.dtype, device=x.device),
                 ladder,
                 steps=langevin_steps,
-                step_size=self.noise.sigma_min**2 / 2
-                if langevin_step_size is None
-                else langevin_step_size,
+                step_size=langevin_step_size,
                 generator=generator,
             )
             x[:, d] = drawn[:, 0] * last.scale[d] + last.centre(x, d)

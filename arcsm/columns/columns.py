@@ -1,7 +1,7 @@
 """All columns of a table as the scalars of one chain."""
 
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 import numpy as np
@@ -114,6 +114,12 @@ class Columns:
                 encoded.put(scalar, content)
             np.logical_or(encoded.impossible, impossible, out=encoded.impossible)
         return encoded
+
+    def encode_pieces(self, table: Table, rows: int) -> Iterator[tuple[slice, Encoded]]:
+        """Encode so many rows at a time; yield where they stand, and their scalars."""
+        for start in range(0, table.rows, rows):
+            piece = slice(start, min(start + rows, table.rows))
+            yield piece, self.encode(table.take(piece))
 
     def snap(self, scalar: int, drawn: np.ndarray, earlier: np.ndarray) -> np.ndarray:
         """Return the points that drawn values (rows,) of a scalar stand for.

@@ -16,15 +16,17 @@ def annealed_langevin(
     ladder: list[float],
     *,
     steps: int,
-    step_size: float,
+    step_size: float | None = None,
     generator: torch.Generator | None = None,
 ) -> Float[Tensor, "*batch points"]:
     """Move `start` by Langevin steps at each level of the ladder in turn.
 
     At level σ_i, T = `steps` times:  x ← x + (ε/2) s(x, σ_i) + √ε z,  z ~ N(0, 1), with
-    ε = ε₀ σ_i²/σ_L² and ε₀ = `step_size`. The paper starts from N(0, 1).
+    ε = ε₀ σ_i²/σ_L² and ε₀ = `step_size`, by default σ_L²/2. The paper starts from N(0, 1).
     """
-    if not ladder or steps < 1 or not 0 < step_size < math.inf:
+    if step_size is None and ladder:
+        step_size = ladder[-1] ** 2 / 2
+    if not ladder or steps < 1 or step_size is None or not 0 < step_size < math.inf:
         raise InputError(
             "expected at least one level, at least one step and a positive step size, got"
             f" {len(ladder)} levels, steps={steps}, step_size={step_size}; correct these"

@@ -11,10 +11,11 @@ from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure
 from numpy import ndarray
 
+from arcsm.plots.palette import HEAT
+
 # Of points and heat maps; both are legible on a light and on a dark page.
 MODEL_COLOUR = "#4a7fe0"
 DATA_COLOUR = "#8a8f9c"
-HEAT = "magma"
 
 _BACKGROUND = np.array([0x16, 0x18, 0x20]) / 255  # behind digits
 _INK = np.array([0xF4, 0xF1, 0xEA]) / 255

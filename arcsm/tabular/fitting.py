@@ -172,8 +172,6 @@ def check_device(device: torch.device | str) -> None:
 def _training_arrays(columns: Columns, table: Table) -> tuple[np.ndarray, np.ndarray]:
     """Return points and spreads in single precision: all that training needs of the table."""
     points, spread = (np.empty((table.rows, columns.scalars), dtype=np.float32) for _ in range(2))
-    for start in range(0, table.rows, _ROWS):
-        piece = slice(start, min(start + _ROWS, table.rows))
-        encoded = columns.encode(table.take(piece))
+    for piece, encoded in columns.encode_pieces(table, _ROWS):
         points[piece], spread[piece] = encoded.point, encoded.spread
     return points, spread

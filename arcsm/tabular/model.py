@@ -2,12 +2,11 @@
 
 import copy
 import math
-from collections.abc import Iterator
 
 import numpy as np
 import torch
 
-from arcsm.columns import Columns, Encoded
+from arcsm.columns import Columns
 from arcsm.data.table import Table, as_table
 from arcsm.errors import InputError
 from arcsm.model import ARCSM
@@ -65,7 +64,7 @@ class TabularModel:
         chosen = self.columns.names if only is None else (only,)
         scalars = [scalar for name in chosen for scalar in self.columns.scalars_of(name)]
         model = self._in_precision(table.rows * self.columns.scalars)
-        for piece, encoded in self._encoded(table):
+        for piece, encoded in self.columns.encode_pieces(table, _ROWS):
             point = _tensor(encoded.point, model)
             # In double precision: the ends of a cell may be close to each other.
             cells = (torch.from_numpy(encoded.low), torch.from_numpy(encoded.high))
@@ -106,7 +105,7 @@ class TabularModel:
         model = self._in_precision(table.rows * self.columns.scalars)
         names = [name for name in self.chained if len(self.columns.scalars_of(name)) == 1]
         values = np.empty((table.rows, self.columns.scalars))
-        for piece, encoded in self._encoded(table):
+        for piece, encoded in self.columns.encode_pieces(table, _ROWS):
             if encoded.impossible.any():
                 row = int(np.flatnonzero(encoded.impossible)[0]) + piece.start
                 raise InputError(
@@ -138,11 +137,6 @@ class TabularModel:
         for name in set(self.columns.names) - set(self.chained):
             repeated[name] = decoded[name]
         return self.log_prob_terms(Table(repeated), only=column)[:, place]
-
-    def _encoded(self, table: Table) -> Iterator[tuple[slice, Encoded]]:
-        for start in range(0, table.rows, _ROWS):
-            piece = slice(start, min(start + _ROWS, table.rows))
-            yield piece, self.columns.encode(table.take(piece))
 
     def _in_precision(self, numbers: int) -> ARCSM:
         """Return the model in the precision that suits so many numbers."""

@@ -11,9 +11,6 @@ import hashlib
 import json
 import math
 import os
-import signal
-import threading
-import time
 import warnings
 from collections.abc import Callable
 from dataclasses import asdict, dataclass, field
@@ -22,15 +19,23 @@ from typing import Any
 
 import torch
 import torch.distributed as dist
-from jaxtyping import Float, Int
+from jaxtyping import Int
 from torch import Tensor, nn
 from torch.nn.parallel import DistributedDataParallel
 
 from arcsm.autoregressive import AutoregressiveModel
-from arcsm.data.arrays import as_rows, as_training_rows
+from arcsm.data.arrays import as_training_rows
 from arcsm.errors import InputError, NonFiniteLossError
 from arcsm.files import remove_stale_temporaries
 from arcsm.train.checkpoint import save_model
+from arcsm.train.inputs import (
+    check_condition,
+    check_range,
+    check_spread,
+    check_weights,
+    fingerprint,
+)
+from arcsm.train.limits import Clock, Interruption
 from arcsm.train.state import TrainState, load_state, refuse_existing, save_state
 
 # The least number of noisy rows on which the held-out loss is taken.
@@ -148,14 +153,14 @@ def fit(
     if resume and directory is None:
         raise InputError("expected the directory of the run to resume, got none; pass directory")
     rows = as_training_rows(x, dims=model.dims)
-    weights = _check_weights(weight, len(rows))
-    conditions = _check_condition(condition, len(rows), model.context.condition_dims)
-    spreads = _check_spread(spread, rows)
+    weights = check_weights(weight, len(rows))
+    conditions = check_condition(condition, len(rows), model.context.condition_dims)
+    spreads = check_spread(spread, rows)
     device, dtype = model.shift.device, model.shift.dtype
-    _check_range(rows, dtype, "x")
-    _check_range(conditions, dtype, "condition")
-    _check_range(spreads, dtype, "spread")
-    fingerprint = _fingerprint(rows, weights, conditions, spreads)
+    check_range(rows, dtype, "x")
+    check_range(conditions, dtype, "condition")
+    check_range(spreads, dtype, "spread")
+    digest = fingerprint(rows, weights, conditions, spreads)
     rank, world = _join_processes(next(model.parameters()).device)
     if world > 1 and config.batch_size % world:
         raise InputError(
@@ -189,14 +194,14 @@ def fit(
         if Path(directory).is_dir():
             remove_stale_temporaries(directory)
         if resume:
-            load_state(directory, model, optimizer, state, asdict(config), fingerprint)
+            load_state(directory, model, optimizer, state, asdict(config), digest)
         else:
             refuse_existing(directory)
 
     model.train()
-    clock = _Clock(config, state.seconds, world)
+    clock = Clock(config.steps, config.max_seconds, state.seconds, world)
     # Several processes would not be interrupted at the same step, and wait for each other.
-    with _Interruption(directory is not None and world == 1) as interruption:
+    with Interruption(directory is not None and world == 1) as interruption:
         for step in range(state.step, config.steps):
             done = clock.share_done(step)
             if state.stopped or done >= 1 or interruption.requested:
@@ -251,10 +256,10 @@ def fit(
                         )
                     )
             if directory is not None and rank == 0 and (keep or state.stopped):
-                save_state(directory, model, optimizer, state, asdict(config), fingerprint)
+                save_state(directory, model, optimizer, state, asdict(config), digest)
         if directory is not None and interruption.requested:
             _halt_if_not_finite(state, data, batch, config)
-            save_state(directory, model, optimizer, state, asdict(config), fingerprint)
+            save_state(directory, model, optimizer, state, asdict(config), digest)
 
     state.finish(model)
     model.eval()
@@ -377,65 +382,6 @@ def _schedule(step: int, done: float, config: TrainConfig) -> float:
     return warm * (0.5 + 0.5 * math.cos(math.pi * done))
 
 
-class _Clock:
-    """How much of a run is done: of its steps or, if that is more, of its time."""
-
-    def __init__(self, config: TrainConfig, spent: float, world: int):
-        self._config, self._world = config, world
-        self._began = time.monotonic() - spent
-        self._answer = (-1, 0.0)
-
-    @property
-    def seconds(self) -> float:
-        """The time spent, in this process and in those that it resumes."""
-        return time.monotonic() - self._began
-
-    def share_done(self, step: int) -> float:
-        """Return the share that is done before `step`; asked twice it says the same."""
-        if self._config.max_seconds is None:
-            return step / self._config.steps
-        if self._answer[0] != step:
-            spent = torch.tensor(self.seconds / self._config.max_seconds, dtype=torch.float64)
-            if self._world > 1:  # all processes must end, and lower their rates, together
-                device = "cuda" if dist.get_backend() == "nccl" else "cpu"
-                spent = spent.to(device)
-                dist.all_reduce(spent, dist.ReduceOp.MAX)
-            self._answer = (step, max(step / self._config.steps, spent.item()))
-        return self._answer[1]
-
-
-class _Interruption:
-    """Ctrl-C between two steps instead of within one, so that the state can still be written."""
-
-    def __init__(self, active: bool):
-        self.requested = False
-        # Python hands signals to the main thread alone, and only it may choose what they do.
-        self._active = active and threading.current_thread() is threading.main_thread()
-
-    def __enter__(self) -> "_Interruption":
-        if self._active:
-            self._former = signal.signal(signal.SIGINT, self._request)
-        return self
-
-    def __exit__(self, kind: Any, *_: Any) -> None:
-        self._restore()
-        if self.requested and kind is None:
-            raise KeyboardInterrupt
-
-    def _request(self, *_: Any) -> None:
-        if self.requested:  # asked twice: at once, then
-            self._restore()
-            raise KeyboardInterrupt
-        self.requested = True
-
-    def _restore(self) -> None:
-        if self._active:
-            # None, unlike SIG_DFL, which is 0, stands for a handler that Python did not set.
-            former = signal.default_int_handler if self._former is None else self._former
-            signal.signal(signal.SIGINT, former)
-            self._active = False
-
-
 def _generator(
     seed: int, purpose: str, index: int = 0, device: torch.device | str = "cpu"
 ) -> torch.Generator:
@@ -533,63 +479,3 @@ def _survives_json(options: object) -> bool:
         return isinstance(options, dict) and json.loads(json.dumps(options)) == options
     except (TypeError, ValueError):
         return False
-
-
-def _check_range(rows: Tensor | None, dtype: torch.dtype, name: str) -> None:
-    """Refuse numbers that become infinite in the precision of the model."""
-    if rows is None:
-        return
-    largest = max(abs(end.item()) for end in rows.aminmax())
-    if largest > torch.finfo(dtype).max:
-        raise InputError(
-            f"expected numbers in {name} within the range of {dtype}, got {largest};"
-            " rescale the columns, or use model.double()"
-        )
-
-
-def _check_weights(weight: Any, count: int) -> Float[Tensor, "rows"]:
-    if weight is None:
-        return torch.ones(count, dtype=torch.float64)
-    weights = torch.as_tensor(weight, dtype=torch.float64).cpu()
-    good = weights.shape == (count,) and bool(weights.isfinite().all())
-    if not good or bool((weights < 0).any()) or int((weights > 0).sum()) < 2:
-        raise InputError(
-            f"expected {count} finite weights, none negative and at least two above 0, got shape"
-            f" {tuple(weights.shape)}; pass one weight for each row"
-        )
-    return weights / weights.max()  # only their ratios count; tiny ones would vanish in float32
-
-
-def _check_condition(condition: Any, count: int, dims: int) -> Tensor | None:
-    if condition is None and dims == 0:
-        return None
-    if condition is None or dims == 0:
-        got = "none" if condition is None else "one"
-        raise InputError(f"expected a condition of {dims} columns, got {got}; see condition_dims")
-    rows = as_rows(condition, dims=dims, name="condition")
-    if len(rows) != count:
-        raise InputError(f"expected {count} rows of condition, got {len(rows)}; one for each row")
-    return rows
-
-
-def _check_spread(spread: Any, rows: Tensor) -> Tensor | None:
-    if spread is None:
-        return None
-    widths = as_rows(spread, dims=rows.shape[1], name="spread")
-    if len(widths) != len(rows) or bool((widths < 0).any()):
-        raise InputError(
-            f"expected a spread of shape {tuple(rows.shape)} without negative numbers, got shape"
-            f" {tuple(widths.shape)} and a least of {widths.min().item():g}; pass one for each"
-            " entry of x, 0 where it is exact"
-        )
-    return widths
-
-
-def _fingerprint(*tensors: Tensor | None) -> str:
-    """Return a digest of the data, by which a resumed run knows that it is the same."""
-    digest = hashlib.sha256()
-    for tensor in tensors:
-        if tensor is not None:
-            digest.update(f"{tuple(tensor.shape)} {tensor.dtype}".encode())
-            digest.update(tensor.detach().cpu().contiguous().numpy().tobytes())
-    return digest.hexdigest()

@@ -140,8 +140,7 @@ def test_bad_spreads_are_refused(name, kind, refused):
     refused(message, draw(60), kind=kind, spread=spread)
 
 
-def test_a_column_that_varies_only_in_held_out_rows_is_refused(refused):
-    """Or in rows of weight 0: what is trained on must vary."""
+def test_a_column_that_varies_only_in_rows_of_weight_zero_is_refused(refused):
     x, weight = draw(60), np.ones(60)
     x[:, 1] = 1
     x[7, 1], weight[7] = 2, 0
