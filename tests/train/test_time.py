@@ -13,7 +13,7 @@ from torch.optim.optimizer import (
 from training_runs import FINISHED, build, contents, draw, happened, quick, same_bits
 
 from arcsm.errors import CheckpointError
-from arcsm.train import fit, loop
+from arcsm.train import fit, limits
 
 LIMITED = quick(steps=1000, max_seconds=10.0, warmup=0)
 
@@ -30,7 +30,7 @@ class Clock:
 @pytest.fixture
 def clock(monkeypatch) -> Iterator[Clock]:
     clock = Clock()
-    monkeypatch.setattr(loop, "time", SimpleNamespace(monotonic=lambda: clock.now))
+    monkeypatch.setattr(limits, "time", SimpleNamespace(monotonic=lambda: clock.now))
 
     def tick(*_: object) -> None:
         clock.now += clock.step
