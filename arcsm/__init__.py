@@ -11,16 +11,20 @@ __all__ = [
     "ARCSMDensity",
     "ArcsmError",
     "CheckpointError",
+    "Ensemble",
     "History",
     "InputError",
     "MixtureMADE",
     "Noise",
     "NonFiniteLossError",
+    "OrderAgnosticARCSM",
     "TanhSumHead",
     "TrainConfig",
     "denoise",
+    "fine_tune",
     "fit",
     "get_toy",
+    "learn_order",
     "load_model",
     "read_table",
     "save_model",
@@ -28,28 +32,34 @@ __all__ = [
 ]
 
 if TYPE_CHECKING:
+    from arcsm.agnostic import OrderAgnosticARCSM
     from arcsm.baselines import MixtureMADE
     from arcsm.conditional import Noise, TanhSumHead
     from arcsm.context import MADE
     from arcsm.data import get_toy, read_table, write_table
+    from arcsm.ensemble import Ensemble
     from arcsm.errors import ArcsmError, CheckpointError, InputError, NonFiniteLossError
     from arcsm.estimators import ARCSMDensity
     from arcsm.model import ARCSM
+    from arcsm.ordering import learn_order
     from arcsm.tasks import denoise
-    from arcsm.train import History, TrainConfig, fit, load_model, save_model
+    from arcsm.train import History, TrainConfig, fine_tune, fit, load_model, save_model
 
 # Where the public names live. They are imported when first asked for: torch takes seconds to
 # load, which `arcsm --help` and whoever needs a single module should not have to wait for.
 _HOMES = {
+    "arcsm.agnostic": ("OrderAgnosticARCSM",),
     "arcsm.baselines": ("MixtureMADE",),
     "arcsm.conditional": ("Noise", "TanhSumHead"),
     "arcsm.context": ("MADE",),
     "arcsm.data": ("get_toy", "read_table", "write_table"),
+    "arcsm.ensemble": ("Ensemble",),
     "arcsm.errors": ("ArcsmError", "CheckpointError", "InputError", "NonFiniteLossError"),
     "arcsm.estimators": ("ARCSMDensity",),
     "arcsm.model": ("ARCSM",),
+    "arcsm.ordering": ("learn_order",),
     "arcsm.tasks": ("denoise",),
-    "arcsm.train": ("History", "TrainConfig", "fit", "load_model", "save_model"),
+    "arcsm.train": ("History", "TrainConfig", "fine_tune", "fit", "load_model", "save_model"),
 }
 
 

@@ -1,4 +1,4 @@
-"""What all autoregressive models share: a context network, and data in standardised units.
+"""What models share: what training asks of each, and the units of those on a context network.
 
 The units are those of a triangular map along the order, z_d = (x_d − c_d)/scale_d. The centre c_d
 is the mean of the column or, with `decorrelate`, where those before it leave little of its
@@ -29,14 +29,70 @@ from arcsm.errors import InputError
 _NARROW = 0.05
 
 
-class AutoregressiveModel(nn.Module, ABC):
+class TrainableModel(nn.Module, ABC):
+    """What `fit` and checkpoints ask of a model, and all that they ask."""
+
+    @property
+    @abstractmethod
+    def dims(self) -> int:
+        """The number of scalars."""
+
+    @property
+    @abstractmethod
+    def condition_dims(self) -> int:
+        """The number of conditioning values, 0 for none."""
+
+    @property
+    def device(self) -> torch.device:
+        """The device that the weights are on."""
+        return next(self.parameters()).device
+
+    @property
+    def dtype(self) -> torch.dtype:
+        """The precision of the weights."""
+        return next(self.parameters()).dtype
+
+    @property
+    @abstractmethod
+    def config(self) -> dict[str, Any]:
+        """All that `from_config` needs to build a model of the same shape."""
+
+    @classmethod
+    @abstractmethod
+    def from_config(cls, config: dict[str, Any]) -> "TrainableModel":
+        """Build a model, its weights still random, from `config`."""
+
+    @abstractmethod
+    def standardise(
+        self, x: Float[Tensor, "rows dims"], weight: Float[Tensor, "rows"] | None = None
+    ) -> None:
+        """Set the standardised units from the (weighted) moments of the columns."""
+
+    @abstractmethod
+    def draw_noise(self, rows: int, *args: Any, **options: Any) -> tuple[Tensor, ...]:
+        """Draw, from `generator`, all that is random in the loss of `rows` rows.
+
+        Rows are the first axis of each tensor: processes take their share of them.
+        """
+
+    @abstractmethod
+    def loss_terms(
+        self, x: Float[Tensor, "rows dims"], *args: Any, **options: Any
+    ) -> Float[Tensor, "rows"]:
+        """Return the training loss of each row, given the noise that was drawn for it."""
+
+    def clip_gradients(self, limit: float) -> Float[Tensor, ""]:
+        """Shorten the gradient to a norm of at most `limit`; return the norm that it had."""
+        return nn.utils.clip_grad_norm_(self.parameters(), limit)
+
+
+class AutoregressiveModel(TrainableModel):
     """A chain of one-dimensional conditionals on top of a context network.
 
     Inside, every column is standardised by `shift` and `scale`. With `decorrelate` a column that
     others nearly determine, linearly, is replaced by what they leave of it, and keeps a spread of
     1 however narrow its conditionals are; the noise levels would wash them out otherwise. Scores
-    and densities go in and out in the units of the data. Training needs `draw_noise` and
-    `loss_terms` alone.
+    and densities go in and out in the units of the data.
     """
 
     shift: Float[Tensor, "dims"]
@@ -61,24 +117,9 @@ class AutoregressiveModel(nn.Module, ABC):
         return self.context.dims
 
     @property
-    @abstractmethod
-    def config(self) -> dict[str, Any]:
-        """All that `from_config` needs to build a model of the same shape."""
-
-    @classmethod
-    @abstractmethod
-    def from_config(cls, config: dict[str, Any]) -> "AutoregressiveModel":
-        """Build a model, its weights still random, from `config`."""
-
-    @abstractmethod
-    def draw_noise(self, rows: int, *args: Any, **options: Any) -> tuple[Tensor, ...]:
-        """Draw, from `generator`, all that is random in the loss of `rows` rows."""
-
-    @abstractmethod
-    def loss_terms(
-        self, x: Float[Tensor, "rows dims"], *args: Any, **options: Any
-    ) -> Float[Tensor, "rows"]:
-        """Return the training loss of each row, given the noise that was drawn for it."""
+    def condition_dims(self) -> int:
+        """The number of conditioning values, 0 for none."""
+        return self.context.condition_dims
 
     @torch.no_grad()
     def standardise(

@@ -45,8 +45,7 @@ def write_card(
         "## Columns",
         _columns(model),
     ]
-    if len(model.order) > 1:
-        parts.append("Order of the chain: " + " → ".join(_text(name) for name in model.order))
+    parts += [*_order(model)]
     parts += ["## Training", _training(model, history)]
     if history.training:
         save_figure(loss_plot(history), folder / "loss.png")
@@ -58,8 +57,8 @@ def write_card(
     parts += [
         "## Limits",
         "The density is that of the rows seen in training, smoothed by"
-        f" {model.model.noise.sigma_min:g} standard deviations of each column. It knows nothing"
-        " beyond their range but how the tails of its columns were seen to fall off.",
+        f" {model.members[0].noise.sigma_min:g} standard deviations of each column. It knows"
+        " nothing beyond their range but how the tails of its columns were seen to fall off.",
     ]
     write_text(folder / "README.md", "\n\n".join(parts) + "\n")
 
@@ -72,11 +71,32 @@ def _columns(model: TabularModel) -> str:
     return "\n".join(["| column | taken for | because |", "|---|---|---|", *rows])
 
 
+def _order(model: TabularModel) -> list[str]:
+    """Return what there is to say of the order, and of several models."""
+    count, chain = len(model.members), " → ".join(_text(name) for name in model.order)
+    if count > 1 and model.order:
+        parts = [f"The density is the mean of those of {count} models with the same order."]
+    elif count > 1:
+        parts = [
+            f"The density is the mean of those of {count} models, each with an order of its own; it"
+            " has no conditionals in an order."
+        ]
+    elif model.any_order:
+        parts = ["One model for any order: it draws any columns given any others."]
+    else:
+        parts = []
+    if len(model.order) > 1:
+        scores = " that scores follow" if model.any_order else " of the chain"
+        parts.append(f"Order{scores}: {chain}")
+    return parts
+
+
 def _training(model: TabularModel, history: History) -> str:
     parameters = sum(parameter.numel() for parameter in model.model.parameters())
+    noise = model.members[0].noise
     text = (
         f"{history.steps} steps in {history.seconds:.0f} s; {parameters:,} parameters;"
-        f" noise levels from {model.model.noise.sigma_max:g} to {model.model.noise.sigma_min:g}."
+        f" noise levels from {noise.sigma_max:g} to {noise.sigma_min:g}."
     )
     if history.validation:
         text += f" The weights are those of step {history.best_step}, the best on held-out rows."
@@ -101,12 +121,13 @@ def _comparison(folder: Path, model: TabularModel, data: Table, seed: int) -> li
     shown = [name for name in model.columns.names if name in model.chained]
     samples = model.sample(
         min(_ROWS, max(data.rows, 500)),
-        generator=torch.Generator(model.model.shift.device).manual_seed(seed),
+        generator=torch.Generator(model.model.device).manual_seed(seed),
     )
     save_figure(pair_plot(data.select(shown), samples.select(shown)), folder / "pairs.png")
     parts.append("![Data below the diagonal, samples above](pairs.png)")
     if np.count_nonzero(possible) >= 20:
-        pit = model.pit(data.take(np.flatnonzero(possible)), random=random)
+        evaluate = model.pit if model.order else model.pit_of_members
+        pit = evaluate(data.take(np.flatnonzero(possible)), random=random)
         if pit:
             save_figure(
                 pit_difference_plot(np.column_stack(list(pit.values())), names=list(pit)),

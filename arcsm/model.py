@@ -4,8 +4,8 @@ A context network, a score head and noise levels, with the standardisation of th
 densities are in the units of the data.
 """
 
-from collections.abc import Callable, Sequence
-from typing import Any
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any, Literal, overload
 
 import torch
 from jaxtyping import Float
@@ -20,30 +20,39 @@ from arcsm.conditional import (
     QuadratureDensity,
     TanhSum,
     TanhSumHead,
-    annealed_langevin,
 )
+from arcsm.conditional.head import SLOPE_LIMIT
 from arcsm.context import MADE, ContextNetwork
 from arcsm.errors import InputError
-from arcsm.objectives import Perturbation, annealed_csm_terms, draw_perturbation
+from arcsm.objectives import (
+    Perturbation,
+    annealed_csm_terms,
+    draw_perturbation,
+    likelihood_terms,
+)
+from arcsm.sampling import METHODS, Draw, draw_batches
+from arcsm.sampling.chain import Snap
+from arcsm.soundness import Report, check_rows
 from arcsm.threads import map_pieces
 
 # Conditionals evaluated at one time. Fewer are dominated by the cost of calling torch; but if they
 # have to be integrated, each needs some 100 kB.
-_CHUNK, _CHUNK_TO_INTEGRATE = 8192, 2048
+_CHUNK, _CHUNK_TO_INTEGRATE = 4096, 2048
 
 # Noise of this many standard deviations of the data makes any conditional as good as normal: of a
 # skewness of 2 it leaves 0.18, 0.003 nats from a normal density, and less at 3, the default.
 _NORMAL_FROM = 2.0
 
 DENSITIES = ("flow", "quadrature")
-METHODS = ("auto", *DENSITIES, "langevin")
+OBJECTIVES = ("csm", "likelihood")
 
 
 class ARCSM(AutoregressiveModel):
     """A density over D scalars as a chain of one-dimensional conditional scores.
 
     `density` names the canonical density, which `log_prob` evaluates and `sample` draws from:
-    "flow" (σ_max by quadrature, then the probability flow) or "quadrature" (at σ_min).
+    "flow" (σ_max by quadrature, then the probability flow), the default if there are several
+    noise levels, or "quadrature" (at σ_min).
 
     >>> import torch
     >>> model = ARCSM.made(2, hidden=(16, 16), seed=0)
@@ -58,13 +67,20 @@ class ARCSM(AutoregressiveModel):
         head: TanhSumHead,
         noise: Noise,
         *,
-        density: str = "flow",
+        density: str | None = None,
         flow_steps: int | None = None,
         decorrelate: bool = False,
     ):
         super().__init__(context, decorrelate=decorrelate)
+        if density is None:
+            density = "quadrature" if noise.has_one_level else "flow"
         if density not in DENSITIES:
             raise InputError(f"expected a density among {DENSITIES}, got {density!r}; choose one")
+        if density == "flow" and noise.has_one_level:
+            raise InputError(
+                'expected the density "quadrature" for a single noise level, got "flow", which'
+                " leads from one level to another; choose it, or noise from a larger sigma_max"
+            )
         if context.width != head.context_width:
             raise InputError(
                 f"expected a head for contexts of width {context.width},"
@@ -86,7 +102,7 @@ class ARCSM(AutoregressiveModel):
         steps: int | None = None,
         head_depth: int = 1,
         noise: Noise | None = None,
-        density: str = "flow",
+        density: str | None = None,
         flow_steps: int | None = None,
         decorrelate: bool = False,
         seed: int | None = None,
@@ -196,16 +212,33 @@ class ARCSM(AutoregressiveModel):
         *,
         condition: Float[Tensor, "rows condition_dims"] | None = None,
         jitter: Float[Tensor, "rows dims"] | None = None,
+        objective: str = "csm",
         mix: float = 0.5,
+        tolerance: float = 1e-4,
     ) -> Float[Tensor, "rows"]:
-        """Return the annealed CSM objective of each row, in standardised units.
+        """Return the objective of each row: annealed CSM, in standardised units, or "likelihood".
 
-        `jitter` moves the targets x_d, not the contexts x_<d.
+        That is −log q(x) by quadrature, in nats, in the units of the data, each normaliser
+        integrated to `tolerance` nats. It takes x as it is, without noise: what is trained is then
+        the very density that is evaluated. `jitter` moves the targets x_d, not the contexts x_<d.
         """
         z = self.to_standard(x)
+        target = z if jitter is None else z + jitter / self.scale
+        if objective == "likelihood":
+            sigma = self.noise.sigma_min
+            context = self.context(self.context_inputs(x), condition)
+            with torch.autocast(x.device.type, enabled=False):
+                conditional = self.head.family(context.to(x.dtype)).at(sigma)
+                narrowest = sigma / SLOPE_LIMIT**0.5
+                terms = likelihood_terms(conditional, target, narrowest, tolerance=tolerance)
+            return terms + self.scale.log().sum()
+        if objective != "csm":
+            raise InputError(
+                f"expected an objective among {OBJECTIVES}, got {objective!r}; choose one"
+            )
         return annealed_csm_terms(
             lambda inputs, sigma: self.conditionals(inputs, sigma, condition),
-            z if jitter is None else z + jitter / self.scale,
+            target,
             self.noise,
             noise,
             mix=mix,
@@ -260,14 +293,18 @@ class ARCSM(AutoregressiveModel):
             wanted[:] = False
             wanted[:, list(only)] = True
 
-        def evaluate(where: Tensor, term: Callable[[Density, Tensor], Tensor]) -> None:
+        def evaluate(
+            where: Tensor, term: Callable[[Density, Tensor], tuple[Tensor, Tensor]], shift: Tensor
+        ) -> None:
             def evaluate_some(some: Tensor) -> None:
-                density = self._density(self.head.family(contexts[some]), method)
-                terms[some] = term(density, some)[:, 0]
-                errors[some] = density.log_prob_error().to(errors.dtype)
+                density = self.density_of(self.head.family(contexts[some]), method)
+                found, error = term(density, some)
+                terms[some] = (found + shift[some])[:, 0]
+                errors[some] = error[:, 0]
 
             entries = (where & wanted.flatten()).nonzero()[:, 0]
-            map_pieces(evaluate_some, entries.split(self._chunk(method)), entries.device)
+            pieces = entries.split(self.conditionals_at_once(method))
+            map_pieces(evaluate_some, pieces, entries.device)
 
         point, log_scale = z.reshape(-1, 1), self.scale.log().expand_as(z).reshape(-1, 1)
         inside_cell = torch.zeros_like(terms, dtype=torch.bool)
@@ -284,17 +321,42 @@ class ARCSM(AutoregressiveModel):
             low, high = low.to(z.dtype), high.to(z.dtype)
             evaluate(
                 narrow,
-                lambda density, some: density.log_prob(middle[some]) + width[some],
+                lambda density, some: density.log_prob_and_error(middle[some]),
+                width,
             )
             evaluate(
                 inside_cell & ~narrow,
-                lambda density, some: density.log_mass(low[some], high[some]),
+                lambda density, some: density.log_mass_and_error(low[some], high[some]),
+                torch.zeros_like(width),
             )
         evaluate(
             ~inside_cell,
-            lambda density, some: density.log_prob(point[some]) - log_scale[some],
+            lambda density, some: density.log_prob_and_error(point[some]),
+            -log_scale,
         )
         return terms.view_as(z), errors.view_as(z)
+
+    @overload
+    def log_prob(
+        self,
+        x: Float[Tensor, "rows dims"],
+        *,
+        cells: tuple[Float[Tensor, "rows dims"], Float[Tensor, "rows dims"]] | None = None,
+        condition: Float[Tensor, "rows condition_dims"] | None = None,
+        method: str = "auto",
+        return_error: Literal[False] = False,
+    ) -> Float[Tensor, "rows"]: ...
+
+    @overload
+    def log_prob(
+        self,
+        x: Float[Tensor, "rows dims"],
+        *,
+        cells: tuple[Float[Tensor, "rows dims"], Float[Tensor, "rows dims"]] | None = None,
+        condition: Float[Tensor, "rows condition_dims"] | None = None,
+        method: str = "auto",
+        return_error: Literal[True],
+    ) -> tuple[Float[Tensor, "rows"], Float[Tensor, "rows"]]: ...
 
     def log_prob(
         self,
@@ -303,13 +365,31 @@ class ARCSM(AutoregressiveModel):
         cells: tuple[Float[Tensor, "rows dims"], Float[Tensor, "rows dims"]] | None = None,
         condition: Float[Tensor, "rows condition_dims"] | None = None,
         method: str = "auto",
-    ) -> Float[Tensor, "rows"]:
+        return_error: bool = False,
+    ) -> Float[Tensor, "rows"] | tuple[Float[Tensor, "rows"], Float[Tensor, "rows"]]:
         """Return log q(x) of each row, in nats, in the units of the data.
 
-        Where `cells` are given their probability takes the place of the density.
+        Where `cells` are given their probability takes the place of the density. With
+        `return_error` a pair: beside it an estimate, row by row, of the numerical error in nats
+        (rounding, and what an integral leaves open), which 99 of 100 rows keep to.
         """
-        terms, _ = self.log_prob_terms(x, cells=cells, condition=condition, method=method)
-        return terms.sum(-1)
+        terms, errors = self.log_prob_terms(x, cells=cells, condition=condition, method=method)
+        return (terms.sum(-1), errors.sum(-1)) if return_error else terms.sum(-1)
+
+    def check(
+        self,
+        data: Any,
+        *,
+        condition: Any = None,
+        rows: int = 1000,
+        seed: int = 0,
+    ) -> Report:
+        """Say in words whether the density can be trusted, beside rows it was not trained on.
+
+        Are conditionals densities, are they calibrated on the data, do flow and quadrature agree,
+        is arithmetic exact enough? `str` of the report has a line for each, and what to do.
+        """
+        return check_rows(self, data, condition=condition, rows=rows, seed=seed)
 
     @torch.no_grad()
     def conditional_cdf(
@@ -329,11 +409,11 @@ class ARCSM(AutoregressiveModel):
         contexts = self.context(self.context_inputs(rows), condition).flatten(0, 1)
         z = ((at - self.centres(rows)) / self.scale).reshape(-1, 1)
         finite = z.isfinite()
-        chunk = self._chunk(method)
+        chunk = self.conditionals_at_once(method)
         pieces = zip(contexts.split(chunk), z.where(finite, 0.0).split(chunk), strict=True)
         probability = torch.cat(
             map_pieces(
-                lambda piece: self._density(self.head.family(piece[0]), method).cdf(piece[1]),
+                lambda piece: self.density_of(self.head.family(piece[0]), method).cdf(piece[1]),
                 list(pieces),
                 rows.device,
             )
@@ -357,72 +437,97 @@ class ARCSM(AutoregressiveModel):
         rows = self.rows(x)
         family = self.head.family(self.context(self.context_inputs(rows), condition)[:, d])
         centre = self.centre(rows, d)[:, None]
-        return ScaledDensity(self._density(family, "auto"), centre, self.scale[d])
+        return ScaledDensity(self.density_of(family, "auto"), centre, self.scale[d])
 
-    @torch.no_grad()
     def sample(
         self,
         n: int,
         *,
         generator: torch.Generator | None = None,
         condition: Float[Tensor, "rows condition_dims"] | None = None,
+        given: Float[Tensor, "#rows known"] | None = None,
+        **options: Any,
+    ) -> Float[Tensor, "rows dims"]:
+        """Draw n rows; the options are those of `sample_batches`."""
+        return torch.cat(
+            list(
+                self.sample_batches(
+                    n, generator=generator, condition=condition, given=given, **options
+                )
+            )
+        )
+
+    def sample_batches(
+        self,
+        n: int,
+        *,
+        generator: torch.Generator | None = None,
+        uniform: Float[Tensor, "rows dims"] | None = None,
+        condition: Float[Tensor, "rows condition_dims"] | None = None,
+        given: Float[Tensor, "#rows known"] | None = None,
         method: str = "auto",
-        snap: Callable[[int, Tensor, Tensor], Tensor] | None = None,
+        solver: str = "sequential",
+        block: int | None = None,
+        batch_size: int | None = None,
+        compile: bool | None = None,
+        snap: Snap | None = None,
         langevin_steps: int = 20,
         langevin_step_size: float | None = None,
-    ) -> Float[Tensor, "rows dims"]:
-        """Draw n rows, scalar after scalar along the order.
+    ) -> Iterator[Float[Tensor, "batch dims"]]:
+        """Draw n rows in batches of `batch_size`, by default as many as need some 256 MB.
 
-        "auto" draws from the canonical density, the one of `log_prob`; "flow" and "quadrature"
-        name one; "langevin" is the paper's annealed Langevin dynamics (Appendix C.3), with T =
+        `method`: "auto" draws from the canonical density, the one of `log_prob`; "flow" and
+        "quadrature" name one. Both are functions of `uniform` numbers, which are drawn from the
+        generator unless they are given, one for each entry: `conditional_cdf` gives them back.
+        "langevin" is the paper's annealed Langevin dynamics (Appendix C.3), with T =
         `langevin_steps` at each level of the ladder (10 levels if the noise is continuous) and
         ε₀ = `langevin_step_size`, by default σ_L²/2.
+
+        `given` fixes the first scalars of the order (`context.order`), for each row or the same
+        for all; the others are drawn given these, exactly.
+
+        `solver`: "sequential" walks along the order, "jacobi" computes all scalars in parallel
+        passes until none changes, "gauss-seidel" does so for `block` scalars at a time (64).
+
+        `compile`: on a GPU the step is a captured graph unless it is False; on a CPU it is
+        compiled if it is True, which takes some ten seconds, and pays in many small batches.
+
         `snap(d, drawn, x)` may move the values just drawn for scalar d, given the rows so far, to
         those that they stand for (of a column of whole numbers the nearest): contexts of later
         scalars see these.
         """
-        x = self.empty_rows(n)
+        if not isinstance(n, int) or isinstance(n, bool) or n < 1:
+            raise InputError(f"expected a positive whole number of samples, got {n!r}; ask for 1")
         if method not in METHODS:
             raise InputError(f"expected a method among {METHODS}, got {method!r}; choose one")
-        cursor = self.context.cursor(n, condition)
-        ladder = self.noise.ladder(self.noise.levels or 10)
-        for d in self.context.order:
-            family = self.head.family(cursor.context())
-            centre = self.centre(x, d)
-            if method == "langevin":
-                drawn = annealed_langevin(
-                    family,
-                    torch.randn(n, 1, generator=generator, dtype=x.dtype, device=x.device),
-                    ladder,
-                    steps=langevin_steps,
-                    step_size=langevin_step_size,
-                    generator=generator,
-                )
-            else:
-                uniform = torch.rand(n, 1, generator=generator, dtype=x.dtype, device=x.device)
-                chunk = self._chunk(method)
-                pieces = zip(family.context.split(chunk), uniform.split(chunk), strict=True)
-                drawn = torch.cat(
-                    map_pieces(
-                        lambda piece: self._density(
-                            HeadFamily(self.head, piece[0]), method
-                        ).quantile(piece[1]),
-                        list(pieces),
-                        x.device,
-                    )
-                )
-            x[:, d] = drawn[:, 0] * self.scale[d] + centre
-            if snap is not None:
-                x[:, d] = snap(d, x[:, d], x)
-            cursor.push(self.context_input(x[:, d], d))
-        return x
+        how = Draw(
+            method=self.density if method == "auto" else method,
+            solver=solver,
+            block=64 if solver == "gauss-seidel" and block is None else block,
+            compile=compile,
+            snap=snap,
+            langevin_steps=langevin_steps,
+            langevin_step_size=langevin_step_size,
+        )
+        return draw_batches(
+            self,
+            n,
+            how,
+            uniform=uniform,
+            given=given,
+            condition=condition,
+            batch_size=batch_size,
+            generator=generator,
+        )
 
-    def _chunk(self, method: str) -> int:
+    def conditionals_at_once(self, method: str) -> int:
+        """Return how many conditionals to work on at one time."""
         kind = self.density if method == "auto" else method
         normal = kind == "flow" and self.head.normal_at is not None
         return _CHUNK if normal else _CHUNK_TO_INTEGRATE
 
-    def _density(self, family: HeadFamily, method: str) -> Density:
+    def density_of(self, family: HeadFamily, method: str = "auto") -> Density:
+        """Return the normalised conditionals of a family of the head."""
         kind = self.density if method == "auto" else method
         if kind == "flow":
             return FlowDensity(family, self.noise, steps=self.flow_steps)

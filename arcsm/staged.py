@@ -4,7 +4,7 @@
 σ_i and started from the one before, and needs all of them to sample. This is that, as a reference.
 """
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 import torch
@@ -95,3 +95,7 @@ class _StagedFamily:
     def at(self, sigma: float) -> TanhSum:
         """Return the conditional of the stage that was trained at `sigma`."""
         return self.families[sigma].at(sigma)
+
+    def ladder(self, levels: Sequence[float]) -> Iterator[TanhSum]:
+        """Return the conditionals of the stages that were trained at `levels`."""
+        yield from map(self.at, levels)

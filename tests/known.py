@@ -1,7 +1,7 @@
 """What the tests compare with: densities in closed form, and numerical tools of their own."""
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, fields
 
 import torch
@@ -62,6 +62,9 @@ class GaussianMixture:
         score = (share * pull).sum(-1)
         return score, (share * (pull.square() - precision)).sum(-1) - score.square()
 
+    def score(self, x: Tensor) -> Tensor:
+        return self.jet(x)[0]
+
     def bounds(self) -> tuple[Tensor, Tensor]:
         reach = 9 * self.std
         return (self.mean - reach).amin(-1), (self.mean + reach).amax(-1)
@@ -100,6 +103,9 @@ class GaussianMixtureFamily:
     def at(self, sigma: float) -> GaussianMixture:
         std = (self.std.square() + sigma**2).sqrt()
         return GaussianMixture(self.weight, self.mean, std, self.offset)
+
+    def ladder(self, levels: Sequence[float]) -> list[GaussianMixture]:
+        return [self.at(sigma) for sigma in levels]
 
 
 def mixture_family(*components: tuple[float, float, float], offset: float = 0.0) -> Family:

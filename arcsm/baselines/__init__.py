@@ -1,5 +1,6 @@
 """Models of other kinds to compare with: maximum likelihood on the same context networks."""
 
+from arcsm.baselines.aem import AEM
 from arcsm.baselines.mixture_made import GaussianMixture, LogisticMixture, Mixture, MixtureMADE
 
-__all__ = ["GaussianMixture", "LogisticMixture", "Mixture", "MixtureMADE"]
+__all__ = ["AEM", "GaussianMixture", "LogisticMixture", "Mixture", "MixtureMADE"]

@@ -41,7 +41,8 @@ def check(
 ) -> None:
     """Look at the model, then say what was found."""
     voice = Voice(quiet=quiet, as_json=as_json)
-    from arcsm.cli.soundness import Finding, check_alone, check_with
+    from arcsm.cli.soundness import check_alone, check_with
+    from arcsm.soundness import Finding
 
     try:
         density = options.load(model, device)
@@ -73,7 +74,7 @@ def check(
                 findings += check_with(tabular, source, seed, reporter)
     sound = all(finding.good for finding in findings)
     for finding in findings:
-        voice.say(f"{'✓' if finding.good else '✗'} {finding.text}")
+        voice.say(str(finding))
     voice.say("Sound." if sound else "Not sound.")
     voice.result(
         command="check",

@@ -13,6 +13,7 @@ from arcsm.errors import InputError
 if TYPE_CHECKING:
     from arcsm.estimators import ARCSMDensity
     from arcsm.progress import Reporter
+    from arcsm.tabular import TabularModel
 
 SAYING = "What is said"
 
@@ -108,6 +109,15 @@ def load(directory: Path, device: str) -> "ARCSMDensity":
 
     check_device(device)
     return ARCSMDensity.load(directory, device=device)
+
+
+def chain(model: "TabularModel") -> dict[str, Any]:
+    """Return what a result as JSON says of the order and of the models that are averaged."""
+    return {
+        "order": list(model.order),
+        "any_order": model.any_order,
+        "ensemble": len(model.members),
+    }
 
 
 def number(value: float) -> str:

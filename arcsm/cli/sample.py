@@ -6,6 +6,7 @@ import typer
 
 from arcsm.cli import options
 from arcsm.cli.options import Device, Json, Model, Quiet, Rows, Seed, Voice, examples, prose
+from arcsm.cli.values import parse_given
 
 # Rows drawn at one time: as many as TabularModel draws, so that the rows are those of
 # ARCSMDensity.sample with the same seed.
@@ -14,10 +15,13 @@ _SEEDS = 2**31 - 1
 
 HELP = prose("""Draw new rows from a model.
 
-They have the columns of the table that it was trained on, with their names, types and bounds.""")
+They have the columns of the table that it was trained on, with their names, types and bounds. With
+--given some columns have the values that you say, and the others are drawn given these. Such
+columns must be the first in the order of the model, unless it was trained with --order any.""")
 EXAMPLES = examples(
     "arcsm sample people -n 1000 -o more-people.csv",
     "arcsm sample people -n 5 --seed 7",
+    "arcsm sample people -n 100 --given age=40 --given city=Rome",
 )
 
 
@@ -30,6 +34,24 @@ def sample(
     model: Model,
     rows: Annotated[int, typer.Option("--rows", "-n", help="How many.", min=1)] = 1000,
     output: Rows = "-",
+    given: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--given",
+            metavar="NAME=VALUE",
+            help="The value of a column in all rows, given which the others are drawn. Once for"
+            " each column.",
+        ),
+    ] = None,
+    method: Annotated[
+        str,
+        typer.Option(
+            "--method",
+            metavar="NAME",
+            help="How to draw: auto (from the density that is scored), flow, quadrature, or"
+            " langevin (annealed Langevin dynamics, which draws only nearly from it).",
+        ),
+    ] = "auto",
     seed: Seed = 0,
     device: Device = "cpu",
     quiet: Quiet = False,
@@ -45,6 +67,7 @@ def sample(
 
     out = RowsOut(output, model=model, as_json=as_json)
     density = options.load(model, device)
+    known = parse_given(given or [], density.model_.columns)
     reporter = voice.reporter()
     generator = torch.Generator(device)
     generator.manual_seed(int(check_random_state(seed).randint(_SEEDS)))
@@ -54,10 +77,22 @@ def sample(
         reporter.rows("sampling", rows) as advance,
     ):
         for start in range(0, rows, _CHUNK):
-            drawn = density.model_.sample(min(_CHUNK, rows - start), generator=generator)
+            drawn = density.model_.sample(
+                min(_CHUNK, rows - start),
+                given=known or None,
+                generator=generator,
+                method=method,
+            )
             out.append(drawn)
             advance(drawn.rows)
     voice.say(f"Wrote {rows:,} rows to {out.place} in {reporter.total:.1f} s.")
     voice.result(
-        command="sample", model=str(model), rows=rows, output=output, seconds=reporter.total
+        command="sample",
+        model=str(model),
+        rows=rows,
+        output=output,
+        given=known,
+        method=method,
+        **options.chain(density.model_),
+        seconds=reporter.total,
     )

@@ -78,8 +78,7 @@ def score(
     ):
         for start, chunk in chunks(source, density.model_.columns, kept):
             with located(source, start):
-                by_column = density.model_.log_prob_terms(chunk.select(names))
-            log_density = by_column.sum(1)
+                log_density, by_column = density.model_.log_prob_and_terms(chunk.select(names))
             columns = {name: chunk[name] for name in kept} | {SCORE: log_density}
             if terms:
                 columns |= dict(zip(of_terms, by_column.T, strict=True))

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from arcsm.cli import options
 from arcsm.cli.kinds import SYNTAX, parse_kinds
 from arcsm.cli.options import Data, Device, Json, Quiet, Seed, Voice, examples, prose
 from arcsm.cli.shell import check_place, writing
@@ -39,6 +40,7 @@ EXAMPLES = examples(
     "arcsm train people.csv -o people",
     "arcsm train people.csv -o people --drop id --columns age=integer --columns share=bounded:0:1",
     "arcsm train sklearn:wine -o wine --max-seconds 60",
+    "arcsm train people.csv -o people --ensemble 4 --order auto",
 )
 
 
@@ -92,12 +94,25 @@ def train(
         typer.Option(
             "--order",
             metavar="COL",
-            help="The order of the columns in the chain: natural (as in the table), random, or"
-            " the option once for each column, the first one first.  \\[default: natural]",
+            help="The order of the columns in the chain: natural (as in the table), random, auto"
+            " (the one that does best on the data), any (one model for all orders, to draw any"
+            " columns given any others), or the option once for each column, the first one first."
+            "  \\[default: natural]",
             show_default=False,
             rich_help_panel=_TABLE,
         ),
     ] = None,
+    ensemble: Annotated[
+        int,
+        typer.Option(
+            "--ensemble",
+            metavar="K",
+            min=1,
+            help="Average the densities of K models: better, and K times the work. The first has"
+            " the order asked for, the others have random ones, unless --order lists the columns.",
+            rich_help_panel=_TABLE,
+        ),
+    ] = 1,
     seed: Seed = 0,
     max_seconds: Annotated[
         float | None,
@@ -146,7 +161,7 @@ def train(
     voice = Voice(quiet=quiet, as_json=as_json)
     from arcsm.columns import Columns
     from arcsm.estimators import ARCSMDensity
-    from arcsm.tabular import check_device
+    from arcsm.tabular import Settings, check_device
 
     check_device(device)
     table, weights = _choose(Source(data).read(), only or [], drop or [], weight)
@@ -155,11 +170,14 @@ def train(
     # Learned once more inside of `fit`; here to be checked and shown before the training begins.
     learned = Columns.learn(table, kinds=kinds, weight=weights)
     chain = _order(order, learned)
+    # Refused before anything is shown.
+    Settings(order=chain, ensemble=ensemble)
     if learned.scalars and not resume:  # else `fit` says what is wrong; or it was shown before
         _show_columns(learned.describe(), table, reporter)
     density = ARCSMDensity(
         columns=kinds or None,
         order=chain,
+        ensemble=ensemble,
         max_steps=max_steps,
         max_seconds=max_seconds,
         device=device,
@@ -267,12 +285,14 @@ def _choose(
 def _order(words: list[str] | None, columns: "Columns") -> str | list[str]:
     if not words:
         return "natural"
-    if words in (["natural"], ["random"]):
+    from arcsm.tabular.fitting import ORDERS
+
+    if len(words) == 1 and words[0] in ORDERS:
         return words[0]
     needed = {name for name in columns.names if columns.scalars_of(name)}
     if len(set(words)) < len(words) or not needed <= set(words) <= set(columns.names):
         raise InputError(
-            f"expected --order natural, random, or once for each of the columns"
+            f"expected --order {', '.join(ORDERS)}, or once for each of the columns"
             f" {list(columns.names)}, got {words}; correct the names"
         )
     return words
@@ -304,6 +324,17 @@ def _card_rows(density: "ARCSMDensity", table: "Table") -> tuple["Table", str]:
     )
 
 
+def _about_order(density: "ARCSMDensity") -> list[str]:
+    """Return a line on the order, where it is not that of the table."""
+    count, order = len(density.model_.members), " → ".join(density.order_)
+    if density.order == "any":
+        return ["One model for any order of the columns."]
+    if count > 1:
+        same = f"all in the order {order}" if order else "each in an order of its own"
+        return [f"{count} models, {same}."]
+    return [f"Order of the columns: {order}."] if density.order != "natural" else []
+
+
 def _report(
     density: "ARCSMDensity",
     table: "Table",
@@ -321,6 +352,7 @@ def _report(
             None if weights is None else weights[held_out],
         )
         voice.say(f"Held out: {str(mean)[0].lower()}{str(mean)[1:]}")
+    voice.say(*_about_order(density))
     best = f", best at step {history.best_step}" if history.validation else ""
     voice.say(
         f"Wrote {output} after {history.steps:,} steps{best}, in {reporter.total:.0f} s.",
@@ -333,6 +365,7 @@ def _report(
         columns=[
             {key: column[key] for key in ("name", "kind", "reason")} for column in density.columns_
         ],
+        **options.chain(density.model_),
         steps=history.steps,
         best_step=history.best_step,
         held_out_rows=mean.rows,

@@ -15,6 +15,7 @@ D' = −(κ − 1), and with e = 1 − r is then
 
 import itertools
 import math
+from collections.abc import Iterable, Iterator
 
 import torch
 from jaxtyping import Float
@@ -51,16 +52,15 @@ def flow_levels(noise: Noise, steps: int | None = None) -> list[float]:
 
 def flow_down(
     family: Family, y: Float[Tensor, "*batch points"], levels: list[float]
-) -> tuple[Float[Tensor, "*batch points"], Float[Tensor, "*batch points"]]:
-    """Carry values at the first level to the last; return them and log dx/dy."""
-    log_slope = torch.zeros_like(y)
-    upper = family.at(levels[0])
-    for sigma, below in itertools.pairwise(levels):
-        lower = family.at(below)
-        y, slope, _ = _heun(upper, lower, sigma, below, y)
-        log_slope = log_slope + _log_increasing(slope)
-        upper = lower
-    return y, log_slope
+) -> Float[Tensor, "*batch points"]:
+    """Carry values at the first level to the last."""
+    for sigma, below, upper, lower in _steps(levels, family.ladder(levels)):
+        change = below - sigma
+        score = upper.score(y)
+        euler = torch.add(y, score, alpha=-change * sigma)
+        both = torch.add(score * sigma, lower.score(euler), alpha=below)
+        y = torch.add(y, both, alpha=-change / 2)
+    return y
 
 
 def flow_up(
@@ -68,14 +68,24 @@ def flow_up(
 ) -> tuple[Float[Tensor, "*batch points"], Float[Tensor, "*batch points"]]:
     """Invert `flow_down`: return the values at the first level and log dx/dy."""
     log_slope = torch.zeros_like(x)
-    lower = family.at(levels[-1])
-    score, _ = lower.jet(x)
-    for sigma, below in zip(levels[-2::-1], levels[:0:-1], strict=True):
-        upper = family.at(sigma)
+    upwards = levels[::-1]
+    score: Tensor | None = None
+    for below, sigma, lower, upper in _steps(upwards, family.ladder(upwards)):
+        if score is None:
+            score = lower.score(x)
         x, slope, score = _invert_heun(upper, lower, sigma, below, x, score)
         log_slope = log_slope + _log_increasing(slope)
-        lower = upper
     return x, log_slope
+
+
+def _steps(
+    levels: list[float], conditionals: Iterable[Conditional]
+) -> Iterator[tuple[float, float, Conditional, Conditional]]:
+    """Return levels and conditionals of each step: where it starts and where it ends."""
+    for (start, end), (first, last) in zip(
+        itertools.pairwise(levels), itertools.pairwise(conditionals), strict=True
+    ):
+        yield start, end, first, last
 
 
 def _heun(
@@ -100,7 +110,7 @@ def _invert_heun(
     """
     # The flow taken upwards is a guess with an error of third order.
     change = sigma - below
-    score_above, _ = upper.jet(x - change * below * score)
+    score_above = upper.score(x - change * below * score)
     guess = x - change / 2 * (below * score + sigma * score_above)
 
     def step(y: Tensor) -> tuple[Tensor, Tensor]:

@@ -22,8 +22,9 @@ tanh's. Three properties hold for every value of the parameters:
 """
 
 import math
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, fields
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeVar
 
 import torch
 import torch.nn.functional as F
@@ -33,7 +34,7 @@ from torch import Tensor, nn
 from arcsm.conditional.protocol import Conditional, Family
 from arcsm.errors import InputError
 
-__all__ = ["Conditional", "Family", "HeadFamily", "TanhSum", "TanhSumHead"]
+__all__ = ["Conditional", "Family", "Gates", "HeadFamily", "TanhSum", "TanhSumHead"]
 
 # κ, the limit on negative slopes of the denoiser. 1 would forbid steps that overlap; the flow
 # needs steps in σ of at most 1/(1 + κ), so that a large one is paid for in sampling.
@@ -43,7 +44,13 @@ SLOPE_LIMIT = 4.0
 # the range over which a conditional has to be normalised in proportion.
 COEFFICIENT_LIMIT = 32.0
 
+# Conditionals that are worth one call of the head.
+_CONDITIONALS = 4096
+
 _SIGMA_FREQUENCIES = (0.25, 0.5, 1.0, 2.0)
+
+
+Kept = TypeVar("Kept")
 
 
 @dataclass(frozen=True)
@@ -65,14 +72,17 @@ class TanhSum:
         self, x: Float[Tensor, "*batch points"]
     ) -> tuple[Float[Tensor, "*batch points"], Float[Tensor, "*batch points"]]:
         """Return s and s' in one pass."""
-        g = self._gates
-        u = x / g.root
+        g, gain = self._gates, self._gain
         # tanh y = 2/(1 + e^(−2y)) − 1: the logistic function is several times as fast on a CPU.
-        gate = torch.sigmoid(g.slope * (u[..., None] - g.centre))
-        value = (g.height * gate).sum(-1) + torch.addcmul(g.offset, g.pull, u, value=-1)
-        bend = (g.gain * torch.addcmul(gate, gate, gate, value=-1)).sum(-1) - g.pull
-        score = (value * g.precision - u) / g.root
-        return score, (bend * g.precision - 1) / g.root.square()
+        u = x / g.root
+        gate = torch.sigmoid((u[..., None] - g.centre) * g.slope)
+        score = (g.height * gate).sum(-1) + torch.addcmul(g.offset, g.pull, u, value=-1)
+        bend = (gain * torch.addcmul(gate, gate, gate, value=-1)).sum(-1)
+        return score, (bend - g.pull) / g.root
+
+    def score(self, x: Float[Tensor, "*batch points"]) -> Float[Tensor, "*batch points"]:
+        """Return s alone, for half the cost."""
+        return self._gates.score(x)
 
     def normal(self) -> tuple[Float[Tensor, "*batch"], Float[Tensor, "*batch"]] | None:
         """Return mean and standard deviation if the conditionals are normal, else None."""
@@ -130,35 +140,53 @@ class TanhSum:
             top(energy[..., 1:], -tangent[..., 1:] - chord),
         )
 
+    def unstack(self) -> "list[TanhSum]":
+        """Return the conditionals along the first axis one by one."""
+        parts = (getattr(self, part.name).unbind() for part in fields(self))
+        apart = [TanhSum(*some) for some in zip(*parts, strict=True)]
+        if not torch.is_grad_enabled():
+            gates = (part.unbind() for part in self._gates)
+            for one, some in zip(apart, zip(*gates, strict=True), strict=True):
+                one.__dict__["_kept"] = {"gates": Gates(*some)}
+        return apart
+
     def double(self) -> "TanhSum":
         """Return the same coefficients in float64."""
         return TanhSum(*(getattr(self, part.name).double() for part in fields(self)))
 
     @property
-    def _gates(self) -> "_Gates":
-        """The steps as logistic functions: what jets share."""
-        # A graph that is compiled fuses them, and cannot keep them. Where gradients are asked for,
-        # kept ones would belong to another graph, or to none.
+    def _gates(self) -> "Gates":
+        return self._keep("gates", self.gates)
+
+    @property
+    def _gain(self) -> Float[Tensor, "*batch 1 steps"]:
+        """Height · slope: what steps add to the derivative."""
+        return self._keep("gain", lambda: self._gates.height * self._gates.slope)
+
+    def _keep(self, name: str, make: "Callable[[], Kept]") -> "Kept":
+        """Return what `make` makes, the first time; what it made, after that."""
+        # A graph that is compiled fuses it, and cannot keep it. Where gradients are asked for, what
+        # was kept would belong to another graph, or to none.
         parts = (self.offset, self.height, self.slope)
         tracked = torch.is_grad_enabled() and any(part.requires_grad for part in parts)
         if torch.compiler.is_compiling() or tracked:
-            return self._make_gates()
-        kept = self.__dict__.get("_kept_gates")
-        if kept is None:
-            kept = self.__dict__["_kept_gates"] = self._make_gates()
-        return kept
+            return make()
+        kept = self.__dict__.setdefault("_kept", {})
+        if name not in kept:
+            kept[name] = make()
+        return kept[name]
 
-    def _make_gates(self) -> "_Gates":
-        slope, height = 2 * self.slope, 2 * self.height
-        return _Gates(
-            root=(1 + self.sigma.square()).sqrt()[..., None],
-            precision=(1 / self.sigma)[..., None],
-            pull=self.pull[..., None],
-            offset=(self.offset - self.height.sum(-1))[..., None],
-            slope=slope[..., None, :],
-            centre=self.centre.contiguous()[..., None, :],
-            height=height[..., None, :],
-            gain=(height * slope)[..., None, :],
+    def gates(self) -> "Gates":
+        """Return the scores as sums of logistic functions: what points share."""
+        root = (1 + self.sigma.square()).sqrt()
+        strength = 1 / (self.sigma * root)
+        return Gates(
+            root=root[..., None],
+            offset=((self.offset - self.height.sum(-1)) * strength)[..., None],
+            pull=(self.pull * strength + 1 / root)[..., None],
+            height=(self.height * (2 * strength)[..., None])[..., None, :],
+            slope=(2 * self.slope)[..., None, :],
+            centre=self.centre[..., None, :],
         )
 
     def _scaled(self, x: Tensor) -> tuple[Tensor, Tensor, Tensor]:
@@ -175,20 +203,47 @@ class TanhSum:
         return (self.offset[..., None] * u - self.pull[..., None] * square) / sigma - square
 
 
-class _Gates(NamedTuple):
-    """A tanh sum as a sum of logistic functions, for points on one more axis.
+class Gates(NamedTuple):
+    """Scores as sums of logistic functions, for points on one more axis.
 
-    F(u) = offset − pull·u + Σ height/(1 + exp(−slope (u − centre))), with u = x/root.
+    s(x) = offset − pull·u + Σ height/(1 + exp(−slope (u − centre))), with u = x/root.
     """
 
-    root: Tensor  # √(1 + σ²)
-    precision: Tensor  # 1/σ
-    pull: Tensor
-    offset: Tensor
-    slope: Tensor
-    centre: Tensor
-    height: Tensor
-    gain: Tensor  # height · slope
+    root: Float[Tensor, "*batch 1"]
+    offset: Float[Tensor, "*batch 1"]
+    pull: Float[Tensor, "*batch 1"]
+    height: Float[Tensor, "*batch 1 steps"]
+    slope: Float[Tensor, "*batch 1 steps"]
+    centre: Float[Tensor, "*batch 1 steps"]
+
+    def score(self, x: Float[Tensor, "*batch points"]) -> Float[Tensor, "*batch points"]:
+        """Return s(x)."""
+        u = x / self.root
+        gate = torch.sigmoid((u[..., None] - self.centre) * self.slope)
+        smooth = torch.addcmul(self.offset, self.pull, u, value=-1)
+        return (self.height * gate).sum(-1) + smooth
+
+
+class Levels(NamedTuple):
+    """Noise levels, and what a head makes of them before it sees a context."""
+
+    sigma: Float[Tensor, "*batch"]
+    embedding: Float[Tensor, "*batch width"]
+    log_slope: Float[Tensor, "*batch steps"]  # of steps as steep as they usually are
+    normality: Float[Tensor, "*batch"] | None  # from 0 to 1, where conditionals are normal
+
+    def some(self, few: slice) -> "Levels":
+        """Return those of a slice of the first axis."""
+        return self._each(lambda part: part[few])
+
+    def with_axes(self, axes: int) -> "Levels":
+        """Return them with so many axes of length 1 after the first one."""
+        ones = (1,) * axes
+        return self._each(lambda part: part.reshape(len(part), *ones, *part.shape[1:]))
+
+    def _each(self, change: Callable[[Tensor], Tensor]) -> "Levels":
+        normality = None if self.normality is None else change(self.normality)
+        return Levels(change(self.sigma), change(self.embedding), change(self.log_slope), normality)
 
 
 class TanhSumHead(nn.Module):
@@ -250,34 +305,53 @@ class TanhSumHead(nn.Module):
         self, context: Float[Tensor, "*#batch width"], sigma: Float[Tensor, "*#batch"]
     ) -> TanhSum:
         """Return the conditionals of `context` at noise levels `sigma`."""
+        return self.coefficients(context, self.levels(sigma))
+
+    def levels(self, sigma: Float[Tensor, "*batch"]) -> "Levels":
+        """Return all that depends on the noise level alone."""
         log_sigma = sigma.log()[..., None]
         angles = torch.cat([log_sigma * f for f in _SIGMA_FREQUENCIES], -1)
-        h = F.silu(context + self.noise(torch.cat([angles.sin(), angles.cos()], -1)))
+        normality = None
+        if self.normal_at is not None:
+            # By comparison: the ratio may be rounded to just below 1.
+            normality = (sigma / self.normal_at).square().where(sigma < self.normal_at, 1.0)
+        return Levels(
+            sigma=sigma,
+            embedding=self.noise(torch.cat([angles.sin(), angles.cos()], -1)),
+            # Up to (1 + 1/σ) times as steep as broad steps; e^(±8) around that is room enough.
+            log_slope=torch.log1p(1 / sigma)[..., None] * self.sharpness,
+            normality=normality,
+        )
+
+    def coefficients(self, context: Float[Tensor, "*#batch width"], levels: "Levels") -> TanhSum:
+        """Return the conditionals of `context` at `levels`."""
+        sigma, normality = levels.sigma, levels.normality
+        h = F.silu(context + levels.embedding)
         for layer in self.layers:
             h = F.silu(layer(h))
         raw = self.output(h)
-        raw = raw / (1 + raw.abs() / COEFFICIENT_LIMIT)
+        # Within ±1; what multiplies them by the limit is a factor of something else, mostly.
+        raw = raw / (raw.abs() + COEFFICIENT_LIMIT)
         height, log_slope, centre, rest = raw.split([self.steps] * 3 + [2], -1)
-        # Up to (1 + 1/σ) times as steep as broad steps; e^(±8) around that is room enough.
-        usual = torch.log1p(1 / sigma)[..., None] * self.sharpness
-        slope = torch.exp(torch.add(usual, log_slope, alpha=8 / COEFFICIENT_LIMIT))
-        if self.normal_at is not None:
+        slope = torch.exp(torch.add(levels.log_slope, log_slope, alpha=8))
+        if normality is None:
+            height = height * COEFFICIENT_LIMIT
+        else:
             # A smoothed density nears a normal one as the noise grows; the last of it goes here.
-            # (By comparison: the ratio may be rounded to just below 1.)
-            normality = (sigma / self.normal_at).square().where(sigma < self.normal_at, 1.0)
-            height = height * (1 - normality)[..., None]
+            height = height * (COEFFICIENT_LIMIT * (1 - normality))[..., None]
         # Soft limits: pull ≤ 1/σ, and all negative slopes together ≤ κ/σ.
-        offset, narrowing = rest.unbind(-1)
+        offset, narrowing = (rest * COEFFICIENT_LIMIT).unbind(-1)
         pull = F.softplus(narrowing)
         down = height.clamp(max=0)
         falling = pull - (down * slope).sum(-1)
         share = 1 / (1 + falling * sigma / SLOPE_LIMIT)
         height = torch.addcmul(height, down, (share - 1)[..., None])
         pull = pull * torch.minimum(share, 1 / (1 + pull * sigma))
-        if self.normal_at is not None:
+        if normality is not None:
             # In place of the steps a pull below 0 then makes conditionals wider than the noisy
             # marginal, tenfold in variance at most.
             pull = pull - 0.9 * sigma * normality * torch.sigmoid(-2 * (narrowing + 4))
+        centre = centre * COEFFICIENT_LIMIT
         return TanhSum(sigma.expand_as(offset), offset, pull, height, slope, centre)
 
     def family(self, context: Float[Tensor, "*batch width"]) -> "HeadFamily":
@@ -296,3 +370,22 @@ class HeadFamily:
         """Return the conditionals at one noise level, the same for the whole batch."""
         # One value for all: what depends on σ alone is then computed once.
         return self.head(self.context, self.context.new_full((1,) * (self.context.ndim - 1), sigma))
+
+    def ladder(self, levels: Sequence[float]) -> Iterator[TanhSum]:
+        """Return the conditionals at each of the levels.
+
+        Of few contexts at once, as calling torch for each level would take longer than the work.
+        """
+        rows = max(1, self.context.numel() // self.head.context_width)
+        together = max(1, _CONDITIONALS // rows)
+        every = self.head.levels(self.context.new_tensor(levels))
+        for start in range(0, len(levels), together):
+            few = every.some(slice(start, start + together))
+            yield from self._stack(few).unstack()
+
+    def stack(self, levels: Sequence[float]) -> TanhSum:
+        """Return the conditionals at all of the levels, on a new first axis."""
+        return self._stack(self.head.levels(self.context.new_tensor(levels)))
+
+    def _stack(self, levels: "Levels") -> TanhSum:
+        return self.head.coefficients(self.context[None], levels.with_axes(self.context.ndim - 1))

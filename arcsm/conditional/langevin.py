@@ -32,11 +32,10 @@ def annealed_langevin(
             f" {len(ladder)} levels, steps={steps}, step_size={step_size}; correct these"
         )
     x = start
-    for sigma in ladder:
-        conditional = family.at(sigma)
+    for sigma, conditional in zip(ladder, family.ladder(ladder), strict=True):
         epsilon = step_size * sigma**2 / ladder[-1] ** 2
         for _ in range(steps):
-            score, _ = conditional.jet(x)
+            score = conditional.score(x)
             noise = torch.randn(x.shape, generator=generator, dtype=x.dtype, device=x.device)
             x = x + epsilon / 2 * score + math.sqrt(epsilon) * noise
     return x

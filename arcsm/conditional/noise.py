@@ -49,6 +49,11 @@ class Noise:
             )
 
     @property
+    def has_one_level(self) -> bool:
+        """Whether σ_min is all that a model is trained at: no flow leads there."""
+        return self.levels == 1 or self.sigma_max == self.sigma_min
+
+    @property
     def config(self) -> dict[str, Any]:
         """The constructor's arguments."""
         return asdict(self)

@@ -1,5 +1,6 @@
 """What is asked of a one-dimensional conditional: at one noise level, and over all of them."""
 
+from collections.abc import Iterable, Sequence
 from typing import Protocol
 
 from jaxtyping import Float
@@ -16,6 +17,9 @@ class Conditional(Protocol):
         self, x: Float[Tensor, "*batch points"]
     ) -> tuple[Float[Tensor, "*batch points"], Float[Tensor, "*batch points"]]:
         """Return the score s = E' and its derivative s'."""
+
+    def score(self, x: Float[Tensor, "*batch points"]) -> Float[Tensor, "*batch points"]:
+        """Return the score alone."""
 
     def energy(self, x: Float[Tensor, "*batch points"]) -> Float[Tensor, "*batch points"]:
         """Return E, of which exp is integrable (Definition 1 of the paper, conditions 1 and 2)."""
@@ -38,3 +42,6 @@ class Family(Protocol):
 
     def at(self, sigma: float) -> Conditional:
         """Return the conditional whose scalar carries noise of standard deviation `sigma`."""
+
+    def ladder(self, levels: Sequence[float]) -> Iterable[Conditional]:
+        """Return the conditionals at each of several noise levels."""

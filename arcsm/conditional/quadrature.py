@@ -7,13 +7,16 @@ All arithmetic is in float64.
 """
 
 import math
+from dataclasses import dataclass, fields
+from typing import Any, cast
 
 import torch
-from jaxtyping import Float
+from jaxtyping import Float, Int
 from torch import Tensor
 
 from arcsm.conditional.protocol import Conditional
 from arcsm.conditional.roots import solve_increasing
+from arcsm.errors import ArcsmError
 
 # The 15 Kronrod nodes on [−1, 1] and their weights; the 7 Gauss nodes are every second one.
 _NODES = (0.991455371120812639206854697526329, 0.949107912342758524526189684047851,
@@ -29,6 +32,9 @@ _GAUSS = (0.129484966168869693270611432679082, 0.2797053914892766679014677714237
 
 # A panel whose bound exceeds what its nodes show by more than this (nats) may hide a peak.
 _HIDDEN = 1.0
+
+# Panels evaluated at one time: on a CPU what they need stays within the cache.
+_PANELS_AT_ONCE = {"cpu": 2**11, "other": 2**17}
 
 
 class Quadrature:
@@ -48,42 +54,57 @@ class Quadrature:
     ):
         self._conditional = conditional.double()
         low, high = self._conditional.bounds()
-        place = torch.linspace(0, 1, panels + 1, dtype=low.dtype, device=low.device)
-        edges = low[..., None] + (high - low)[..., None] * place
-        left, right = edges[..., :-1], edges[..., 1:]
-        mass, error = self._integrate(left, right)
-        while left.shape[-1] < most_panels:
-            log_z = mass.logsumexp(-1)
-            excess = error.logsumexp(-1) - log_z
-            # An excess of NaN or infinity is never settled by halving: stop and let it be seen.
-            unsettled = (excess > math.log(tolerance)) & excess.isfinite()
-            if not bool(unsettled.any()):
-                break
-            worst = error.topk(min(32, error.shape[-1]), -1).indices
-            halves = self._halve(left, right, worst)
-            new_mass, new_error = self._integrate(*halves)
-            count = worst.shape[-1]
-            left, right, mass, error = (
-                torch.cat([old.scatter(-1, worst, new[..., :count]), new[..., count:]], -1)
-                for old, new in zip(
-                    (left, right, mass, error), (*halves, new_mass, new_error), strict=True
-                )
-            )
-        sort = left.argsort(-1)
-        self.left, self.right, mass, error = (
-            panel.gather(-1, sort) for panel in (left, right, mass, error)
-        )
-        self.log_z: Float[Tensor, "*batch"] = mass.logsumexp(-1)
+        self._batch = low.shape
+        panel = self._refine(low.flatten(), high.flatten(), tolerance, panels, most_panels)
+        self.left, self.right, mass = _pad(panel, self._batch)
+        self.log_z: Float[Tensor, "*batch"] = _log_sum(panel.mass, panel).view(self._batch)
         # Energies far from 0 are rounded: log Z cannot be better than their last digits.
         rounding = 8 * torch.finfo(torch.float64).eps * (1 + self.log_z.abs())
         self.log_z_error: Float[Tensor, "*batch"] = (
-            error.logsumexp(-1) - self.log_z
+            _log_sum(panel.error, panel).view(self._batch) - self.log_z
         ).exp() + rounding
         self._log_share = mass - self.log_z[..., None]
         share = self._log_share.exp()
         cumulative = share.cumsum(-1)
         self._before = cumulative - share  # mass to the left of each panel
         self._total = cumulative[..., -1:]
+
+    def _refine(
+        self, low: Tensor, high: Tensor, tolerance: float, panels: int, most_panels: int
+    ) -> "_Panels":
+        """Return panels of all entries, sorted by entry and place, each entry with its own number.
+
+        In every round the entries that are not settled yet have those panels halved whose error
+        matters, and no other panel is looked at again.
+        """
+        _require_finite(low, high)
+        count = len(low)
+        flat = entries_of(self._conditional, self._batch)
+        place = torch.linspace(0, 1, panels + 1, dtype=low.dtype, device=low.device)
+        edges = low[:, None] + (high - low)[:, None] * place
+        entry = torch.arange(count, device=low.device).repeat_interleave(panels)
+        panel = _measure(flat, entry, edges[:, :-1].flatten(), edges[:, 1:].flatten(), count)
+        while True:
+            log_z, number = _log_sum(panel.mass, panel), panel.number()
+            _require_finite(log_z)
+            excess = _log_sum(panel.error, panel) - log_z
+            room = (most_panels - number).where(excess > math.log(tolerance), 0)
+            # Of errors below this the sum stays within half of the tolerance.
+            small = log_z + math.log(tolerance / 2) - number.log()
+            halved = (room[panel.entry] > 0) & (panel.error > small[panel.entry])
+            halved = _worst(panel, halved.nonzero()[:, 0], room)
+            if len(halved) == 0:
+                return panel.sorted()
+            left, right = panel.left[halved], panel.right[halved]
+            middle = (left + right) / 2
+            halves = _measure(
+                flat,
+                panel.entry[halved].repeat(2),
+                torch.cat([left, middle]),
+                torch.cat([middle, right]),
+                count,
+            )
+            panel = panel.replaced(halved, halves)
 
     def log_prob(self, x: Float[Tensor, "*batch points"]) -> Float[Tensor, "*batch points"]:
         """Return log q(x) = E(x) − log Z."""
@@ -127,10 +148,6 @@ class Quadrature:
             self._log_tail(torch.minimum(high, left), low, outwards=-1),
         ]
         return torch.stack(parts).logsumexp(0).clamp(max=0.0)
-
-    def log_prob_error(self) -> Float[Tensor, "*batch"]:
-        """Return `log_z_error`, which is all that is not exact about log q."""
-        return self.log_z_error
 
     def quantile(
         self, probability: Float[Tensor, "*batch points"]
@@ -179,40 +196,164 @@ class Quadrature:
         value = energy - self.log_z[..., None] + share
         return value.where(start.isfinite() & (length > 0), -math.inf)
 
-    def _integrate(self, left: Tensor, right: Tensor) -> tuple[Tensor, Tensor]:
-        """Return log mass and log error of each panel."""
-        nodes, kronrod, gauss = _rule(left)
-        half = (right - left) / 2
-        points = (left + half)[..., None] + half[..., None] * nodes
-        energy = self._conditional.energy(points.flatten(-2)).unflatten(-1, points.shape[-2:])
-        top = energy.amax(-1)
-        height = (energy - top[..., None]).exp()
-        mass, coarse = (height * kronrod).sum(-1), (height * gauss).sum(-1)
-        log_half = half.log()
-        # Their difference bounds the error once the integrand is resolved. Before that it may be
-        # small by chance, and the rule of QUADPACK holds: up to all of the variation is wrong.
-        difference = (mass - coarse).abs()
-        spread = ((height - mass[..., None] / 2).abs() * kronrod).sum(-1).clamp(min=1e-300)
-        ratio = difference / spread
-        unresolved = spread * (200 * ratio).clamp(max=1).pow(1.5)
-        error = torch.where(ratio > 1e-4, unresolved, difference)
-        log_error = top + error.clamp(min=1e-300).log() + log_half
-        between = torch.cat([left[..., None], points, right[..., None]], -1)
-        ceiling = self._conditional.ceiling(between.flatten(-2))
-        ceiling = torch.nn.functional.pad(ceiling, (0, 1)).unflatten(-1, between.shape[-2:])
-        ceiling = ceiling[..., :-1].amax(-1)  # the last interval of a panel leads to the next one
-        hidden = ceiling + log_half + math.log(2)
-        log_error = torch.where(
-            ceiling > top + _HIDDEN, torch.maximum(log_error, hidden), log_error
-        )
-        return top + mass.log() + log_half, log_error
 
-    @staticmethod
-    def _halve(left: Tensor, right: Tensor, which: Tensor) -> tuple[Tensor, Tensor]:
-        """Return the left halves of the chosen panels followed by their right halves."""
-        a, b = left.gather(-1, which), right.gather(-1, which)
-        middle = (a + b) / 2
-        return torch.cat([a, middle], -1), torch.cat([middle, b], -1)
+@dataclass(frozen=True)
+class _Panels:
+    """Panels of all entries of a flattened batch in one list, in any order."""
+
+    entry: Int[Tensor, "panels"]
+    left: Float[Tensor, "panels"]
+    right: Float[Tensor, "panels"]
+    mass: Float[Tensor, "panels"]  # the log of it
+    error: Float[Tensor, "panels"]  # the log of its bound
+    entries: int
+
+    def number(self) -> Int[Tensor, "entries"]:
+        """Return how many panels each entry has."""
+        return self.entry.bincount(minlength=self.entries)
+
+    def sorted(self) -> "_Panels":
+        """Return all panels, sorted by entry and place."""
+        order = self.left.argsort()
+        order = order[self.entry[order].argsort(stable=True)]
+        parts = (self.entry, self.left, self.right, self.mass, self.error)
+        entry, left, right, mass, error = (part[order] for part in parts)
+        return _Panels(entry, left, right, mass, error, self.entries)
+
+    def replaced(self, which: Tensor, others: "_Panels") -> "_Panels":
+        """Return the panels without those at the places `which`, and others."""
+        kept = torch.ones_like(self.entry, dtype=torch.bool)
+        kept[which] = False
+        return _Panels(
+            torch.cat([self.entry[kept], others.entry]),
+            torch.cat([self.left[kept], others.left]),
+            torch.cat([self.right[kept], others.right]),
+            torch.cat([self.mass[kept], others.mass]),
+            torch.cat([self.error[kept], others.error]),
+            self.entries,
+        )
+
+
+def _log_sum(terms: Tensor, panel: _Panels) -> Float[Tensor, "entries"]:
+    """Return the log of the sum of exp(terms) over the panels of each entry."""
+    top = terms.new_full((panel.entries,), -math.inf)
+    top = top.scatter_reduce(0, panel.entry, terms, "amax")
+    level = top.where(top.isfinite(), 0.0)
+    total = torch.zeros_like(top).index_add(0, panel.entry, (terms - level[panel.entry]).exp())
+    # Where no term is finite, the greatest of them is all there is to say.
+    return (total.log() + level).where(top.isfinite(), top)
+
+
+def _worst(panel: _Panels, some: Tensor, most: Tensor) -> Tensor:
+    """Return, of `some` panels, for each entry the `most` of them with the largest errors."""
+    some = some[panel.error[some].argsort(descending=True)]
+    some = some[panel.entry[some].argsort(stable=True)]
+    entry = panel.entry[some]
+    number = entry.bincount(minlength=panel.entries)
+    rank = torch.arange(len(some), device=some.device) - (number.cumsum(0) - number)[entry]
+    return some[rank < most[entry]]
+
+
+def _pad(panel: _Panels, batch: torch.Size) -> tuple[Tensor, Tensor, Tensor]:
+    """Return left ends, right ends and log masses of sorted panels, a row for each entry.
+
+    Rows are as long as the longest; what is missing are panels without width at the right end.
+    """
+    number = panel.number()
+    length = int(number.max()) if len(number) else 1
+    first = number.cumsum(0) - number
+    rank = torch.arange(len(panel.entry), device=panel.entry.device) - first[panel.entry]
+    end = panel.right[first + number - 1][:, None].expand(-1, length)
+    nothing = torch.full_like(end, -math.inf)
+    where = (panel.entry, rank)
+    rows = (
+        base.clone().index_put(where, part)
+        for base, part in ((end, panel.left), (end, panel.right), (nothing, panel.mass))
+    )
+    left, right, mass = (row.unflatten(0, batch) if batch else row[0] for row in rows)
+    return left, right, mass
+
+
+def _measure(
+    flat: Conditional, entry: Tensor, left: Tensor, right: Tensor, entries: int
+) -> _Panels:
+    """Return panels with log mass and log error, a bounded number of them at a time."""
+    size = _PANELS_AT_ONCE["cpu" if left.device.type == "cpu" else "other"]
+    pieces = [part.split(size) for part in (entry, left, right)]
+    measured = [
+        _integrate(entries_of(flat, left.shape, some), low, high)
+        for some, low, high in zip(*pieces, strict=True)
+    ]
+    mass, error = (torch.cat(parts) for parts in zip(*measured, strict=True))
+    return _Panels(entry, left, right, mass, error, entries)
+
+
+def _integrate(conditional: Conditional, left: Tensor, right: Tensor) -> tuple[Tensor, Tensor]:
+    """Return log mass and log error of one panel of each entry."""
+    half = (right - left) / 2
+    points = kronrod_points(left, right)
+    energy = conditional.energy(points)
+    mass, log_error = panel_mass(energy, half)
+    top = energy.amax(-1)
+    ceiling = conditional.ceiling(torch.cat([left[:, None], points, right[:, None]], -1)).amax(-1)
+    hidden = ceiling + half.log() + math.log(2)
+    log_error = torch.where(ceiling > top + _HIDDEN, torch.maximum(log_error, hidden), log_error)
+    return mass, log_error
+
+
+def kronrod_points(left: Tensor, right: Tensor) -> Float[Tensor, "panels nodes"]:
+    """Return the 15 nodes of each panel."""
+    half = (right - left) / 2
+    return (left + half)[:, None] + half[:, None] * _rule(left)[0]
+
+
+def panel_mass(
+    energy: Float[Tensor, "panels nodes"], half: Float[Tensor, "panels"]
+) -> tuple[Float[Tensor, "panels"], Float[Tensor, "panels"]]:
+    """Return log ∫ exp E over panels of half-width `half`, and the log of its error as seen.
+
+    The energies are those at the nodes; what lies between these is not known.
+    """
+    _, kronrod, gauss = _rule(energy)
+    top = energy.detach().amax(-1)
+    height = (energy - top[:, None]).exp()
+    mass, coarse = (height * kronrod).sum(-1), (height * gauss).sum(-1)
+    log_half = half.log()
+    # Their difference bounds the error once the integrand is resolved. Before that it may be
+    # small by chance, and the rule of QUADPACK holds: up to all of the variation is wrong.
+    least = torch.finfo(energy.dtype).tiny
+    difference = (mass - coarse).abs()
+    spread = ((height - mass[:, None] / 2).abs() * kronrod).sum(-1).clamp(min=least)
+    ratio = difference / spread
+    unresolved = spread * (200 * ratio).clamp(max=1).pow(1.5)
+    error = torch.where(ratio > 1e-4, unresolved, difference)
+    return top + mass.log() + log_half, top + error.clamp(min=least).log() + log_half
+
+
+def entries_of(conditional: Conditional, batch: torch.Size, some: Tensor | None = None) -> Any:
+    """Return the conditional with its batch flattened, or with `some` entries of a flat one."""
+    parts = {}
+    for field in fields(cast(Any, conditional)):
+        part = getattr(conditional, field.name)
+        if isinstance(part, Tensor):
+            if some is not None:
+                part = part[some]
+            else:
+                own = part.shape[len(batch) :]
+                part = part.expand(*batch, *own).reshape(-1, *own)
+        parts[field.name] = part
+    return type(conditional)(**parts)
+
+
+def _require_finite(*numbers: Tensor) -> None:
+    for each in numbers:
+        bad = ~each.isfinite()
+        if bool(bad.any()):
+            raise ArcsmError(
+                "expected conditionals that can be normalised, got energies that are not finite"
+                f" numbers in {int(bad.sum())} of {len(each)} of them; look for weights or inputs"
+                " of the model that are not finite, or too large"
+            )
 
 
 def _rule(like: Tensor) -> tuple[Tensor, Tensor, Tensor]:
@@ -221,4 +362,4 @@ def _rule(like: Tensor) -> tuple[Tensor, Tensor, Tensor]:
     kronrod = torch.tensor([*_KRONROD[:-1], _KRONROD[-1], *_KRONROD[-2::-1]], dtype=torch.float64)
     gauss = torch.zeros(15, dtype=torch.float64)
     gauss[1::2] = torch.tensor([*_GAUSS, *_GAUSS[-2::-1]], dtype=torch.float64)
-    return nodes.to(like.device), kronrod.to(like.device), gauss.to(like.device)
+    return nodes.to(like), kronrod.to(like), gauss.to(like)

@@ -15,6 +15,7 @@ from torch import Tensor, nn
 
 from arcsm.context.order import resolve_order
 from arcsm.context.protocol import ContextCursor, ContextNetwork
+from arcsm.context.waves import with_waves
 from arcsm.errors import InputError
 
 
@@ -136,6 +137,11 @@ class MADE(ContextNetwork):
             "condition_dims": self.condition_dims,
         }
 
+    @property
+    def numbers_per_row(self) -> int:
+        """About how many numbers a walk keeps for each row."""
+        return self.dims * (self.width + 2 * self.frequencies + 1) + 3 * sum(self.hidden)
+
     def forward(
         self,
         x: Float[Tensor, "batch dims"],
@@ -152,9 +158,7 @@ class MADE(ContextNetwork):
 
     def features(self, x: Float[Tensor, "*batch"]) -> Float[Tensor, "*batch features"]:
         """Return x with its sines and cosines, on a new axis."""
-        angles = [x * 2.0**k for k in range(self.frequencies)]
-        waves = [wave(angle) for angle in angles for wave in (torch.sin, torch.cos)]
-        return torch.stack([x, *waves], -1)
+        return with_waves(x, self.frequencies)
 
     def cursor(
         self, batch: int, condition: Float[Tensor, "batch condition_dims"] | None = None

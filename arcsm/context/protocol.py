@@ -55,6 +55,11 @@ class ContextNetwork(nn.Module, ABC):
         """Start a walk along the order for `batch` rows."""
 
     @property
+    def numbers_per_row(self) -> int:
+        """About how many numbers a walk keeps for each row: what limits the size of a batch."""
+        return self.dims * self.width
+
+    @property
     @abstractmethod
     def config(self) -> dict[str, Any]:
         """The arguments, JSON-serialisable, with which the constructor makes this network anew."""

@@ -18,6 +18,7 @@ from sklearn.utils.validation import (
 from arcsm.cards import write_card
 from arcsm.data.table import Table, as_table
 from arcsm.errors import CheckpointError, InputError
+from arcsm.estimators.parameters import by_name, column_names, plain
 from arcsm.files import atomic_directory
 from arcsm.tabular import Settings, fit_table, load_tabular, save_tabular
 from arcsm.train import History, Progress, holds_model, split_rows
@@ -39,8 +40,14 @@ class ARCSMDensity(BaseEstimator):
         What single columns are, by name or position, where the choice should not be left to the
         data: "real", "bounded", "integer", "quantised", "ordinal", "category", or a dictionary
         such as ``{"kind": "bounded", "lower": 0, "upper": 1}``.
-    order : "natural", "random" or list, default="natural"
-        The order of the columns in the chain; a list holds names or positions.
+    order : "natural", "random", "auto", "any" or list, default="natural"
+        The order of the columns in the chain; a list holds names or positions. "auto" learns from
+        the data which order does best. "any" trains one model for all orders, which can draw any
+        columns given any others, at the cost of some likelihood and of slower scores.
+    ensemble : int, default=1
+        How many models to train side by side; the density is the mean of theirs. The first has the
+        order asked for, the others have random ones; a list is the order of all of them, which
+        keeps the conditionals.
     hidden : tuple of int, default=None
         Widths of the network's layers.
     max_steps, max_seconds : int and float, default=None
@@ -59,9 +66,12 @@ class ARCSMDensity(BaseEstimator):
     Attributes
     ----------
     model_ : TabularModel
-        The columns and the ARCSM over their scalars.
+        The columns and the model over their scalars.
     columns_ : list of dict
         What each column was taken for, and why.
+    order_ : tuple of str
+        The columns in the order of the chain, without constant and duplicated ones; empty if the
+        models of an ensemble have different orders. With order="any", the one that scores follow.
     history_ : History
         Losses on training and held-out rows.
     held_out_ : ndarray of int
@@ -87,6 +97,7 @@ class ARCSMDensity(BaseEstimator):
         *,
         columns: Mapping[str | int, Any] | None = None,
         order: str | Sequence[str | int] = "natural",
+        ensemble: int = 1,
         hidden: Sequence[int] | None = None,
         max_steps: int | None = None,
         max_seconds: float | None = None,
@@ -99,6 +110,7 @@ class ARCSMDensity(BaseEstimator):
     ):
         self.columns = columns
         self.order = order
+        self.ensemble = ensemble
         self.hidden = hidden
         self.max_steps = max_steps
         self.max_seconds = max_seconds
@@ -154,7 +166,8 @@ class ARCSMDensity(BaseEstimator):
         settings = Settings(
             order=self.order
             if isinstance(self.order, str)
-            else self._names(self.order, table.names),
+            else column_names(self.order, table.names),
+            ensemble=self.ensemble,
             hidden=self.hidden,
             max_steps=self.max_steps,
             max_seconds=self.max_seconds,
@@ -162,12 +175,7 @@ class ARCSMDensity(BaseEstimator):
             learning_rate=self.learning_rate,
             validation=self.validation_fraction,
         )
-        kinds = None
-        if self.columns is not None:
-            names = self._names(list(self.columns), table.names)
-            kinds = dict(zip(names, self.columns.values(), strict=True))
-            if len(kinds) < len(names):
-                raise InputError(f"expected each column once, got {names}; leave one out")
+        kinds = None if self.columns is None else by_name(self.columns, table.names)
         if progress is None and self.verbose:
             progress = _print_progress
         seed = int(check_random_state(self.random_state).randint(_SEEDS))
@@ -186,6 +194,7 @@ class ARCSMDensity(BaseEstimator):
             progress=progress,
         )
         fresh.columns_ = fresh.model_.columns.describe()
+        fresh.order_ = fresh.model_.order
         for name in [*vars(self)]:
             if name.endswith("_") and not name.startswith("_"):
                 delattr(self, name)
@@ -208,8 +217,19 @@ class ARCSMDensity(BaseEstimator):
         """Return the mean log-density of the rows of X."""
         return float(np.mean(self.score_samples(X)))
 
-    def sample(self, n_samples: int = 1, random_state: Any = None) -> Any:
+    def sample(self, n_samples: int = 1, random_state: Any = None, given: Any = None) -> Any:
         """Draw rows from the density.
+
+        Parameters
+        ----------
+        n_samples : int, default=1
+            How many.
+        random_state : int, RandomState instance or None, default=None
+            By default that of the estimator.
+        given : mapping, Table or data frame, default=None
+            Values of some columns, such as ``{"age": 40}``, given which the others are drawn: for
+            all rows, or a table with a row for each. They have to come first in `order_`, unless
+            order="any".
 
         Returns
         -------
@@ -222,9 +242,11 @@ class ARCSMDensity(BaseEstimator):
         if not whole or n_samples < 1:
             raise InputError(f"expected a positive number of samples, got {n_samples!r}")
         state = check_random_state(self.random_state if random_state is None else random_state)
-        generator = torch.Generator(self.model_.model.shift.device)
+        generator = torch.Generator(self.model_.model.device)
         generator.manual_seed(int(state.randint(_SEEDS)))
-        drawn = self.model_.sample(int(n_samples), generator=generator)
+        if isinstance(given, Mapping):
+            given = by_name(given, self.model_.columns.names)
+        drawn = self.model_.sample(int(n_samples), given=given, generator=generator)
         return drawn.to_pandas() if self.frame_ else drawn.to_numpy()
 
     def save(
@@ -251,13 +273,12 @@ class ARCSMDensity(BaseEstimator):
             )
         params = self.get_params()
         if self.columns is not None:  # by name, as JSON has no other keys
-            names = self._names(list(self.columns), self.model_.columns.names)
-            params["columns"] = dict(zip(names, self.columns.values(), strict=True))
+            params["columns"] = by_name(self.columns, self.model_.columns.names)
         if not isinstance(self.random_state, int | np.integer | None):
             params["random_state"] = None  # a generator is not part of what was learned
         details = {
             "estimator": type(self).__name__,
-            "parameters": _plain(params),
+            "parameters": plain(params),
             "frame": self.frame_,
             "named": hasattr(self, "feature_names_in_"),
             "history": {
@@ -308,6 +329,7 @@ class ARCSMDensity(BaseEstimator):
             ) from error
         estimator.model_ = model
         estimator.columns_ = model.columns.describe()
+        estimator.order_ = model.order
         estimator.n_features_in_ = len(model.columns.names)
         if named:
             estimator.feature_names_in_ = np.array(model.columns.names, dtype=object)
@@ -344,25 +366,6 @@ class ARCSMDensity(BaseEstimator):
             self.frame_ = isinstance(X, Table) or _is_frame(X)
         return table
 
-    @staticmethod
-    def _names(columns: Sequence[str | int], known: Sequence[str]) -> list[str]:
-        """Return the names of columns that are given by name or by position."""
-        names = []
-        # Where the names are numbers themselves, 0 is the column of that name.
-        numbered = any(name.isdecimal() for name in known)
-        for column in columns:
-            whole = isinstance(column, int | np.integer) and not isinstance(column, bool)
-            if whole and not numbered and 0 <= int(column) < len(known):
-                names.append(known[int(column)])
-            elif (isinstance(column, str) or whole) and str(column) in known:
-                names.append(str(column))
-            else:
-                raise InputError(
-                    f"expected columns among {list(known)} or their positions, got"
-                    f" {column!r}; correct the name"
-                )
-        return names
-
 
 def _check_enough_weight(weight: np.ndarray) -> None:
     """Refuse weights of which one row has nearly all."""
@@ -386,14 +389,3 @@ def _print_progress(progress: Progress) -> None:
         f"step {progress.step} of at most {progress.steps}: loss {progress.loss:.4f}{validation}"
         f" ({progress.seconds:.1f} s)"
     )
-
-
-def _plain(value: Any) -> Any:
-    """Return parameters as JSON has them."""
-    if isinstance(value, Mapping):
-        return {str(key): _plain(item) for key, item in value.items()}
-    if isinstance(value, list | tuple):
-        return [_plain(item) for item in value]
-    if isinstance(value, np.ndarray):
-        return value.tolist()
-    return value.item() if isinstance(value, np.generic) else value

@@ -14,6 +14,7 @@ from numpy import ndarray
 from arcsm.errors import InputError
 from arcsm.plots.canvas import add_legend, add_title, as_numbers, label_axes, take_axes
 from arcsm.plots.palette import DATA, INK, MODEL, MUTED, RULE, SEVERAL, SEVERAL_STYLES
+from arcsm.soundness import ks_distance, ks_limit
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -50,7 +51,7 @@ def pit_plot(
     # Room for the legend above the bars.
     ax.set_ylim(0, 1.28 * max(high, counts.max() * to_density))
     label_axes(ax, "predicted probability of a smaller value (PIT)", "density")
-    distance, limit = ks_distance(values), ks_limit(len(values))
+    distance, limit = ks_distance(values), ks_limit(len(values), 1 - LEVEL)
     add_title(ax, f"{_prefix(name)}KS distance {distance:.3f} (95 % limit {limit:.3f})")
     add_legend(
         ax, [bars, band], ["observed", "95 % band if calibrated"], loc="upper right", ncols=2
@@ -74,7 +75,7 @@ def pit_difference_plot(
             f"expected a name for each of {columns} columns, got {len(names)}; pass as many"
         )
     ax = take_axes(ax)
-    limit = ks_limit(rows)
+    limit = ks_limit(rows, 1 - LEVEL)
     distances = np.array([ks_distance(values[:, i]) for i in range(columns)])
     furthest = np.argsort(-distances, kind="stable")
     named = furthest[: len(SEVERAL)]
@@ -110,20 +111,6 @@ def pit_difference_plot(
         alignment="left",
     )
     return ax
-
-
-def ks_distance(values: ndarray) -> float:
-    """Return the largest distance of the values' distribution function from the uniform one."""
-    ordered = np.sort(values)
-    ranks = np.arange(len(values) + 1) / len(values)
-    return float(max((ranks[1:] - ordered).max(), (ordered - ranks[:-1]).max()))
-
-
-def ks_limit(rows: int) -> float:
-    """Return the distance that as many uniform values keep below with a probability of 95 %."""
-    from scipy.stats import kstwo
-
-    return float(kstwo.ppf(LEVEL, rows))
 
 
 def _difference(values: ndarray) -> tuple[ndarray, ndarray]:

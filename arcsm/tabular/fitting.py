@@ -3,22 +3,28 @@
 import os
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 import torch
 
+from arcsm.agnostic import OrderAgnosticARCSM
 from arcsm.columns import Columns
 from arcsm.conditional import Noise
 from arcsm.conditional.flow import fewest_steps
 from arcsm.conditional.noise import suggest_sigma_min
 from arcsm.context import resolve_order
 from arcsm.data.table import Table
+from arcsm.ensemble import Ensemble
 from arcsm.errors import InputError
 from arcsm.model import ARCSM
-from arcsm.tabular.model import TabularModel
+from arcsm.tabular.model import Chains, TabularModel
+from arcsm.tabular.ordering import learn_order
 from arcsm.threads import limited_threads
 from arcsm.train import History, Progress, TrainConfig, fit
+from arcsm.train.checkpoint import build, read_tensors
+from arcsm.train.state import STATE_FILE
 
 # Rows among which neighbours are looked for.
 _NEIGHBOURS = 100_000
@@ -29,16 +35,22 @@ _WORK_OF_A_THREAD = 8192
 # Rows encoded at one time.
 _ROWS = 65_536
 
+ORDERS = ("natural", "random", "auto", "any")
+
 
 @dataclass(frozen=True)
 class Settings:
     """How to fit a table; None leaves the choice to the number of rows and columns.
 
-    `order` is the order of the columns: "natural", "random", or their names. `hidden` lists the
-    widths of the network. A share `validation` of the rows is held out to tell when to stop.
+    `order` is the order of the columns: "natural", "random", "auto" (learned from the rows), their
+    names, or "any", one model for all orders. `ensemble` models are trained side by side and their
+    densities averaged: the first in this order, the others in random ones, or all in this order if
+    it is a list of names. `hidden` lists the widths of the network. A share `validation` of the
+    rows is held out to tell when to stop.
     """
 
     order: str | Sequence[str] = "natural"
+    ensemble: int = 1
     hidden: Sequence[int] | None = None
     max_steps: int | None = None
     max_seconds: float | None = None
@@ -46,31 +58,61 @@ class Settings:
     learning_rate: float | None = None
     validation: float | None = None
 
-    def model(self, columns: Columns, points: np.ndarray, seed: int) -> ARCSM:
-        """Return an untrained model for the scalars of `columns`."""
+    def __post_init__(self) -> None:
+        if isinstance(self.order, str) and self.order not in ORDERS:
+            raise InputError(
+                f"expected an order among {', '.join(ORDERS)}, or a list of names, got"
+                f" {self.order!r}; choose one of these"
+            )
+        whole = isinstance(self.ensemble, int | np.integer) and not isinstance(self.ensemble, bool)
+        if not whole or self.ensemble < 1:
+            raise InputError(
+                f"expected ensemble as a number of models, 1 or more, got {self.ensemble!r};"
+                " correct it"
+            )
+        if self.order == "any" and self.ensemble > 1:
+            raise InputError(
+                f'expected one model for order="any", got ensemble={self.ensemble}; leave one of'
+                " the two out"
+            )
+
+    def model(
+        self,
+        columns: Columns,
+        points: np.ndarray,
+        seed: int,
+        *,
+        learned: Sequence[str] | None = None,
+    ) -> Chains:
+        """Return an untrained model for the scalars of `columns`.
+
+        `learned` is the order that "auto" stands for.
+        """
         rows, scalars = points.shape
         # Only of one or two columns are so many rows close enough for fewer to tell less.
         some = points[:: max(1, rows // _NEIGHBOURS)].astype(np.float64)
         deviation = some.std(0)
         standard = (some - some.mean(0)) / np.where(deviation > 0, deviation, 1.0)
         noise = Noise(sigma_min=suggest_sigma_min(torch.from_numpy(standard), largest=0.01))
-        hidden = (max(128, scalars),) * 3 if self.hidden is None else tuple(self.hidden)
-        return ARCSM.made(
-            scalars,
-            hidden=hidden,
+        options: dict[str, Any] = {
+            "hidden": (max(128, scalars),) * 3 if self.hidden is None else tuple(self.hidden),
             # Heads are what many columns spend their time on: the smaller ones of the core then.
-            width=32 if scalars < 64 else None,
-            steps=24 if scalars < 64 else None,
+            "width": 32 if scalars < 64 else None,
+            "steps": 24 if scalars < 64 else None,
             # Waves let contexts change quickly with a value. Of one or two columns and many rows
             # that can be learned; otherwise it is what overfits first.
-            frequencies=4 if scalars <= 2 and rows >= 2000 else 0,
-            order=self._scalar_order(columns, seed),
-            noise=noise,
+            "frequencies": 4 if scalars <= 2 and rows >= 2000 else 0,
+            "noise": noise,
             # Some thousandths of a nat from more of them, and faster by a fifth.
-            flow_steps=fewest_steps(noise),
-            decorrelate=True,
-            seed=seed,
-        )
+            "flow_steps": fewest_steps(noise),
+            "seed": seed,
+        }
+        if self.order == "any":
+            return OrderAgnosticARCSM.made(scalars, **options)
+        orders = self._scalar_orders(columns, seed, learned)
+        if self.ensemble > 1:
+            return Ensemble.made(scalars, orders=orders, decorrelate=True, **options)
+        return ARCSM.made(scalars, order=orders[0], decorrelate=True, **options)
 
     def training(self, rows: int, seed: int) -> TrainConfig:
         """Return the configuration of the training loop.
@@ -94,23 +136,29 @@ class Settings:
             seed=seed,
         )
 
-    def _scalar_order(self, columns: Columns, seed: int) -> list[int]:
-        """Return the order of the scalars; those of one column stay together."""
+    def _scalar_orders(
+        self, columns: Columns, seed: int, learned: Sequence[str] | None
+    ) -> list[list[int]]:
+        """Return the order of the scalars in each model; those of one column stay together."""
         names = [name for name in columns.names if columns.scalars_of(name)]
-        if isinstance(self.order, str):
-            generator = torch.Generator().manual_seed(seed)
-            places = resolve_order(self.order, len(names), generator=generator)
-            chosen = [names[place] for place in places]
-        else:
-            # Constant and duplicated columns have no place in the chain; naming them is harmless.
-            chosen = [name for name in self.order if name in names]
-            known = set(columns.names)
-            if sorted(chosen) != sorted(names) or not known.issuperset(self.order):
-                raise InputError(
-                    f"expected an order that names each of the columns {names} once, got"
-                    f" {list(self.order)}; list them all"
-                )
-        return [scalar for name in chosen for scalar in columns.scalars_of(name)]
+        generator = torch.Generator().manual_seed(seed)
+
+        def drawn(order: str) -> list[str]:
+            return [names[i] for i in resolve_order(order, len(names), generator=generator)]
+
+        told = learned if self.order == "auto" else self.order
+        if told is None:
+            raise InputError(
+                'expected the learned order for order="auto", got none; learn it first'
+            )
+        first = drawn(told) if isinstance(told, str) else _named(told, names, columns)
+        # Who names the columns wants that order, and the conditionals that it has.
+        same = not isinstance(self.order, str)
+        others = [first if same else drawn("random") for _ in range(1, self.ensemble)]
+        return [
+            [scalar for name in chosen for scalar in columns.scalars_of(name)]
+            for chosen in (first, *others)
+        ]
 
 
 def fit_table(
@@ -142,7 +190,11 @@ def fit_table(
             " and a constant has no density; pass more of the data"
         )
     points, spread = _training_arrays(columns, table)
-    model = settings.model(columns, points, seed).to(device)
+    learned = None
+    if settings.order == "auto":
+        learned = _order_of_run(directory, columns) if resume and directory is not None else None
+        learned = learned or learn_order(settings, columns, points, spread, weight, seed)
+    model = settings.model(columns, points, seed, learned=learned).to(device)
     config = settings.training(table.rows, seed)
     with limited_threads(config.batch_size * columns.scalars // _WORK_OF_A_THREAD):
         history = fit(
@@ -167,6 +219,30 @@ def check_device(device: torch.device | str) -> None:
         raise InputError(
             f"expected a device that torch can use here, got {str(device)!r} ({reason}); use cpu"
         ) from error
+
+
+def _named(order: Sequence[str], names: Sequence[str], columns: Columns) -> list[str]:
+    """Return an order of the columns in the chain, of which `names` are all there are."""
+    # Constant and duplicated columns have no place in the chain; naming them is harmless.
+    chosen = [name for name in order if name in names]
+    known = set(columns.names)
+    if sorted(chosen) != sorted(names) or not known.issuperset(order):
+        raise InputError(
+            f"expected an order that names each of the columns {list(names)} once, got"
+            f" {list(order)}; list them all"
+        )
+    return chosen
+
+
+def _order_of_run(directory: str | os.PathLike[str], columns: Columns) -> list[str] | None:
+    """Return the order that a run in a directory has learned, if one of this table is there."""
+    path = Path(directory) / STATE_FILE
+    if not path.exists():
+        return None
+    model = build(read_tensors(path)[1])
+    if not isinstance(model, ARCSM | Ensemble) or model.dims != columns.scalars:
+        return None  # `fit` says what is wrong
+    return list(TabularModel(columns, TabularModel(columns, model).members[0]).order)
 
 
 def _training_arrays(columns: Columns, table: Table) -> tuple[np.ndarray, np.ndarray]:

@@ -2,14 +2,22 @@
 
 import copy
 import math
+from collections.abc import Sequence
+from typing import Any
 
 import numpy as np
 import torch
+from jaxtyping import Float
+from torch import Tensor
 
+from arcsm.agnostic import OrderAgnosticARCSM
 from arcsm.columns import Columns
+from arcsm.columns.encoded import Encoded
 from arcsm.data.table import Table, as_table
+from arcsm.ensemble import Ensemble, log_shares, mix_cdf, mix_terms, needed_terms
 from arcsm.errors import InputError
 from arcsm.model import ARCSM
+from arcsm.tabular.given import Given, chained_sources, with_copies
 
 # Up to this many numbers are evaluated in double precision, in which it does not matter which
 # other rows are in the batch; more of them in single precision, which is twice as fast and agrees
@@ -22,6 +30,8 @@ _ROWS = 16_384
 # A value this many deviations out has density 0 for all purposes; beyond, float32 would overflow.
 _FARTHEST = 1e9
 
+Chains = ARCSM | Ensemble
+
 
 class TabularModel:
     """A density over tables with the columns that it was fitted on.
@@ -29,9 +39,12 @@ class TabularModel:
     Densities are in the units of the table, in nats: of a column of real numbers a density, of
     whole numbers and quantised columns the probability of the value divided by the quantum, of
     categories and ordinal levels the probability itself.
+
+    `model` is a chain of one order (`ARCSM`), one for all orders (`OrderAgnosticARCSM`), or an
+    `Ensemble`, whose density is the mean of those of its members.
     """
 
-    def __init__(self, columns: Columns, model: ARCSM):
+    def __init__(self, columns: Columns, model: Chains):
         if columns.scalars != model.dims:
             raise InputError(
                 f"expected a model of {columns.scalars} scalars for these columns, got one of"
@@ -40,10 +53,23 @@ class TabularModel:
         self.columns, self.model = columns, model
 
     @property
+    def members(self) -> list[ARCSM]:
+        """The models whose densities are averaged, one if there is no ensemble."""
+        return _members(self.model)
+
+    @property
     def order(self) -> tuple[str, ...]:
-        """The columns in the order of the chain, without constant and duplicated ones."""
+        """The columns in the order of the chain, without constant and duplicated ones.
+
+        It is empty for an ensemble whose members have different orders.
+        """
         first = {self.columns.scalars_of(name).start: name for name in self.chained}
-        return tuple(first[scalar] for scalar in self.model.context.order if scalar in first)
+        return tuple(first[scalar] for scalar in _order(self.model) or () if scalar in first)
+
+    @property
+    def any_order(self) -> bool:
+        """Whether the model serves all orders; `order` is then the one that scores follow."""
+        return isinstance(self.model, OrderAgnosticARCSM)
 
     @property
     def chained(self) -> tuple[str, ...]:
@@ -52,49 +78,94 @@ class TabularModel:
 
     def log_prob(self, table: Table) -> np.ndarray:
         """Return the log-density of each row (rows,)."""
-        return self.log_prob_terms(table).sum(1)
+        return self.log_prob_and_terms(table)[0]
 
     def log_prob_terms(self, table: Table, *, only: str | None = None) -> np.ndarray:
         """Return log q(column | columns before it in the order), of shape (rows, columns).
 
         A constant or duplicated column that differs from what it was has density 0: −inf. With
         `only` that column alone is evaluated, and the terms of the others are 0.
+        Of an ensemble of several orders a term is the mean of those that the members give to the
+        column, weighed by their shares in the density of the row; these add up to more than
+        `log_prob`, by log K at most.
         """
+        return self._evaluate(table, only)[1]
+
+    def log_prob_and_terms(self, table: Table) -> tuple[np.ndarray, np.ndarray]:
+        """Return what `log_prob` and `log_prob_terms` do, in the time of one of them."""
+        return self._evaluate(table, None)
+
+    def _evaluate(self, table: Table, only: str | None) -> tuple[np.ndarray, np.ndarray]:
+        log_prob = np.empty(table.rows)
         terms = np.zeros((table.rows, len(self.columns.names)))
         chosen = self.columns.names if only is None else (only,)
-        scalars = [scalar for name in chosen for scalar in self.columns.scalars_of(name)]
+        wanted: Sequence[int] | None = None if only is None else self.columns.scalars_of(only)
+        if isinstance(self.model, Ensemble):
+            wanted = needed_terms(self.model.order, wanted)
         model = self._in_precision(table.rows * self.columns.scalars)
         for piece, encoded in self.columns.encode_pieces(table, _ROWS):
-            point = _tensor(encoded.point, model)
-            # In double precision: the ends of a cell may be close to each other.
-            cells = (torch.from_numpy(encoded.low), torch.from_numpy(encoded.high))
-            by_scalar, _ = model.log_prob_terms(point, cells=cells, only=scalars)
-            values = by_scalar.double().cpu().numpy()
-            # Cells are known by their probability alone; points by a density in the model's units.
-            values = np.where(encoded.certain, 0.0, values + encoded.log_det)
+            each = _terms(model, encoded, wanted)
+            values = mix_terms(each, torch.zeros_like(each), _order(model))[0].numpy()
+            log_prob[piece] = (each.sum(-1).logsumexp(0) - math.log(len(each))).numpy()
             for name in chosen:
                 own, place = self.columns.scalars_of(name), self.columns.names.index(name)
                 terms[piece, place] = values[:, own.start : own.stop].sum(1)
+            log_prob[piece][encoded.impossible] = -math.inf
             terms[piece][encoded.impossible] = -math.inf
-        return terms
+        return log_prob, terms
 
-    def sample(self, rows: int, *, generator: torch.Generator | None = None) -> Table:
-        """Draw rows; columns have the names, types and bounds of those learned."""
+    def sample(
+        self,
+        rows: int,
+        *,
+        given: Any = None,
+        generator: torch.Generator | None = None,
+        method: str = "auto",
+    ) -> Table:
+        """Draw rows; columns have the names, types and bounds of those learned.
+
+        `given` fixes columns, and the others are drawn given these, exactly: a mapping from names
+        to values, or a table or data frame of one row or of `rows`. These columns have to be the
+        first of the order, unless the model serves any. `method` is that of `ARCSM.sample`.
+        """
+        known = None if given is None else Given.of(self.columns, given, rows)
+        first = [] if known is None else chained_sources(self.columns, known.fixed)
+        model = self._starting_with(first)
         parts = []
         for start in range(0, max(rows, 1), _ROWS):
-            count = min(_ROWS, rows - start)
-            points = np.empty((count, self.columns.scalars))
-
-            def snap(
-                scalar: int, drawn: torch.Tensor, _: torch.Tensor, points: np.ndarray = points
-            ) -> torch.Tensor:
-                values = drawn.double().cpu().numpy()
-                points[:, scalar] = self.columns.snap(scalar, values, points[:, :scalar])
-                return torch.from_numpy(points[:, scalar]).to(drawn)
-
-            self.model.sample(count, generator=generator, snap=snap)
-            parts.append(self.columns.decode(points))
+            piece = slice(start, min(start + _ROWS, rows))
+            fixed: dict[str, Any] = {}
+            if known is not None and first:
+                fixed = self._fixed(model, known.rows(piece), first, method)
+            points = model.sample(
+                piece.stop - piece.start,
+                generator=generator,
+                method=method,
+                snap=self._snap,
+                **fixed,
+            )
+            drawn = self.columns.decode(points.double().cpu().numpy())
+            parts.append(drawn if known is None else known.written_into(drawn, piece))
         return Table.concat(parts)
+
+    def _snap(self, scalar: int, drawn: Tensor, x: Tensor) -> Tensor:
+        """Return the points that drawn values stand for, given the rows so far."""
+        values, earlier = (part.double().cpu().numpy() for part in (drawn, x[:, :scalar]))
+        return torch.from_numpy(self.columns.snap(scalar, values, earlier)).to(drawn)
+
+    def _fixed(
+        self, model: Chains, values: Table, first: Sequence[str], method: str
+    ) -> dict[str, Tensor]:
+        """Return what `sample` of the model asks for, to fix the columns `first`."""
+        encoded = self.columns.encode(values)
+        scalars = _members(model)[0].context.order[: len(self._scalars(first))]
+        fixed = {"given": _tensor(encoded.point[:, list(scalars)], model)}
+        if isinstance(model, Ensemble):
+            # By the probability of cells, where the columns have cells.
+            density = "auto" if method == "langevin" else method
+            each = _terms(model, encoded, scalars, density)
+            fixed["weight"] = log_shares(each[..., list(scalars)].sum(-1)).exp().T
+        return fixed
 
     def pit(self, table: Table, *, random: np.random.Generator) -> dict[str, np.ndarray]:
         """Return F(value | columns before it), uniform and independent if the model is right.
@@ -103,6 +174,7 @@ class TabularModel:
         Columns of several scalars, categories of more than two values, have no such value.
         """
         model = self._in_precision(table.rows * self.columns.scalars)
+        order = _one_order(model)
         names = [name for name in self.chained if len(self.columns.scalars_of(name)) == 1]
         values = np.empty((table.rows, self.columns.scalars))
         for piece, encoded in self.columns.encode_pieces(table, _ROWS):
@@ -114,37 +186,129 @@ class TabularModel:
                 )
             point = _tensor(encoded.point, model)
             below, above = (
-                model.conditional_cdf(point, at=_tensor(end, model)).double().cpu().numpy()
+                torch.stack(
+                    [m.conditional_cdf(point, at=_tensor(end, model)) for m in _members(model)]
+                )
                 for end in (encoded.low, encoded.high)
             )
-            values[piece] = below + (above - below) * random.random(below.shape)
+            if isinstance(model, Ensemble):
+                terms = _terms(model, encoded)
+                low, high = (mix_cdf(ends.double().cpu(), terms, order) for ends in (below, above))
+            else:
+                low, high = (ends[0].double().cpu() for ends in (below, above))
+            chance = torch.from_numpy(random.random(low.shape))
+            values[piece] = (low + (high - low) * chance).numpy()
         return {name: values[:, self.columns.scalars_of(name).start] for name in names}
 
-    def conditional_log_prob(self, row: Table, column: str, values: np.ndarray) -> np.ndarray:
+    def pit_of_members(self, table: Table, *, random: np.random.Generator) -> dict[str, np.ndarray]:
+        """Return what `pit` does, each row by a member that is drawn by its share in the density.
+
+        Rows of the mixture for which a member is drawn so are rows of that member: these values
+        are uniform as well if the model is right, also where the members have different orders.
+        """
+        alone = [TabularModel(self.columns, member) for member in self.members]
+        each = torch.from_numpy(np.stack([member.log_prob(table) for member in alone]))
+        below = log_shares(each).exp().cumsum(0)[:-1].numpy()
+        chosen = (random.random(table.rows) > below).sum(0)
+        values: dict[str, np.ndarray] = {}
+        for place, member in enumerate(alone):
+            rows = np.flatnonzero(chosen == place)
+            for name, own in member.pit(table.take(rows), random=random).items():
+                values.setdefault(name, np.empty(table.rows))[rows] = own
+        return values
+
+    def conditional_log_prob(
+        self, row: Table, column: str, values: np.ndarray, *, given: Sequence[str] | None = None
+    ) -> np.ndarray:
         """Return log q(column = value | columns before it, as they are in `row`), for each value.
 
-        `row` is a table of one row; of it only the columns before `column` in the order count.
+        `row` is a table of one row; of it only the columns before `column` in the order count. With
+        a model that serves any order, `given` names other columns to condition on.
         """
         if row.rows != 1:
             raise InputError(f"expected a table of one row, got {row.rows}; pass row.take([0])")
-        place = self.columns.names.index(column) if column in self.columns.names else -1
-        if place < 0:
+        if column not in self.columns.names:
             raise InputError(f"expected a column among {list(self.columns.names)}, got {column!r}")
+        if given is not None:
+            first, own = (chained_sources(self.columns, names) for names in (given, [column]))
+            if set(own) & set(first):
+                raise InputError(
+                    f"expected given columns that do not determine {column!r}, got {list(given)};"
+                    " leave that one out"
+                )
+            self._starting_with(first)
+            following = TabularModel(self.columns, self._starting_with([*first, *own]))
+            return following.conditional_log_prob(row, column, values)
+        _one_order(self.model)
         repeated = {name: np.repeat(cells, len(values)) for name, cells in row.columns.items()}
         repeated[column] = as_table({column: values})[column]
         # A copy of the column goes with it.
-        decoded = self.columns.decode(self.columns.encode(Table(repeated)).point)
-        for name in set(self.columns.names) - set(self.chained):
-            repeated[name] = decoded[name]
-        return self.log_prob_terms(Table(repeated), only=column)[:, place]
+        table = with_copies(self.columns, Table(repeated))
+        return self.log_prob_terms(table, only=column)[:, self.columns.names.index(column)]
 
-    def _in_precision(self, numbers: int) -> ARCSM:
+    def _starting_with(self, first: Sequence[str]) -> Chains:
+        """Return the model along an order that starts with these columns, whatever theirs is."""
+        scalars = self._scalars(first)
+        if isinstance(self.model, OrderAgnosticARCSM):
+            return self.model.with_order(scalars)
+        starts = {member.context.order[: len(scalars)] for member in self.members}
+        if len(starts) == 1 and set(starts.pop()) == set(scalars):
+            return self.model
+        got = f"the order is {' → '.join(self.order)}" if self.order else "each has its own order"
+        raise InputError(
+            f"expected given columns with which the order of the model starts, got {list(first)}"
+            f" ({got}); train with these columns first (order=[names], --order NAME), or for all"
+            ' sets of columns with order="any" (--order any)'
+        )
+
+    def _scalars(self, names: Sequence[str]) -> list[int]:
+        return [scalar for name in names for scalar in self.columns.scalars_of(name)]
+
+    def _in_precision(self, numbers: int) -> Chains:
         """Return the model in the precision that suits so many numbers."""
         if numbers > _PRECISE:
             return self.model
         return copy.deepcopy(self.model).double()
 
 
-def _tensor(values: np.ndarray, model: ARCSM) -> torch.Tensor:
+def _members(model: Chains) -> list[ARCSM]:
+    return model.models if isinstance(model, Ensemble) else [model]
+
+
+def _order(model: Chains) -> tuple[int, ...] | None:
+    """Return the order of the scalars, None if there are several."""
+    return model.order if isinstance(model, Ensemble) else model.context.order
+
+
+def _one_order(model: Chains) -> tuple[int, ...]:
+    """Return the order of the scalars; refuse several."""
+    order = _order(model)
+    if order is None:
+        raise InputError(
+            "expected a model of one order for its conditionals, got an ensemble of several;"
+            " train it with one order: order=[names] with ensemble=K"
+        )
+    return order
+
+
+def _terms(
+    model: Chains, encoded: Encoded, only: Sequence[int] | None = None, method: str = "auto"
+) -> Float[Tensor, "members rows scalars"]:
+    """Return what each scalar adds to the log-density of each member, in the units of the table."""
+    point = _tensor(encoded.point, model)
+    # In double precision: the ends of a cell may be close to each other.
+    cells = (torch.from_numpy(encoded.low), torch.from_numpy(encoded.high))
+    each = torch.stack(
+        [
+            member.log_prob_terms(point, cells=cells, only=only, method=method)[0].double().cpu()
+            for member in _members(model)
+        ]
+    )
+    # Cells are known by their probability alone; points by a density in the model's units.
+    terms = each + torch.from_numpy(encoded.log_det)
+    return terms.where(~torch.from_numpy(encoded.certain), 0.0)
+
+
+def _tensor(values: np.ndarray, model: Chains) -> Tensor:
     clipped = np.where(np.isinf(values), values, np.clip(values, -_FARTHEST, _FARTHEST))
-    return torch.from_numpy(clipped).to(model.shift)
+    return torch.from_numpy(clipped).to(model.device, model.dtype)

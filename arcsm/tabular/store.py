@@ -7,6 +7,7 @@ from typing import Any
 import torch
 
 from arcsm.columns import Columns
+from arcsm.ensemble import Ensemble
 from arcsm.errors import CheckpointError, InputError
 from arcsm.model import ARCSM
 from arcsm.tabular.model import TabularModel
@@ -27,7 +28,7 @@ def load_tabular(
     """Read what `save_tabular` wrote: the model and the details."""
     model, details = read_model(directory, device=device)
     table = (details or {}).get("table")
-    if table is None or not isinstance(model, ARCSM):
+    if table is None or not isinstance(model, ARCSM | Ensemble):
         raise CheckpointError(
             f"expected the model of a table in {os.fspath(directory)!r}, got a model without"
             " columns; load it with arcsm.load_model"

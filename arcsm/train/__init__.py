@@ -3,11 +3,13 @@
 from arcsm.train.checkpoint import holds_model, load_model, read_model, save_model
 from arcsm.train.loop import History, Progress, TrainConfig, fit, split_rows
 from arcsm.train.staged import fit_staged, load_staged
+from arcsm.train.tune import fine_tune
 
 __all__ = [
     "History",
     "Progress",
     "TrainConfig",
+    "fine_tune",
     "fit",
     "fit_staged",
     "holds_model",

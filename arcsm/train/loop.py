@@ -23,7 +23,7 @@ from jaxtyping import Int
 from torch import Tensor, nn
 from torch.nn.parallel import DistributedDataParallel
 
-from arcsm.autoregressive import AutoregressiveModel
+from arcsm.autoregressive import TrainableModel
 from arcsm.data.arrays import as_training_rows
 from arcsm.errors import InputError, NonFiniteLossError
 from arcsm.files import remove_stale_temporaries
@@ -129,7 +129,7 @@ class History:
 
 
 def fit(
-    model: AutoregressiveModel,
+    model: TrainableModel,
     x: Any,
     config: TrainConfig | None = None,
     *,
@@ -154,14 +154,14 @@ def fit(
         raise InputError("expected the directory of the run to resume, got none; pass directory")
     rows = as_training_rows(x, dims=model.dims)
     weights = check_weights(weight, len(rows))
-    conditions = check_condition(condition, len(rows), model.context.condition_dims)
+    conditions = check_condition(condition, len(rows), model.condition_dims)
     spreads = check_spread(spread, rows)
-    device, dtype = model.shift.device, model.shift.dtype
+    device, dtype = model.device, model.dtype
     check_range(rows, dtype, "x")
     check_range(conditions, dtype, "condition")
     check_range(spreads, dtype, "spread")
     digest = fingerprint(rows, weights, conditions, spreads)
-    rank, world = _join_processes(next(model.parameters()).device)
+    rank, world = _join_processes(device)
     if world > 1 and config.batch_size % world:
         raise InputError(
             f"expected a batch size that {world} processes can share, got {config.batch_size};"
@@ -207,13 +207,13 @@ def fit(
             if state.stopped or done >= 1 or interruption.requested:
                 break
             # Which rows, and which noise: the same for any number of processes.
-            chosen = _batch_rows(len(data.x), batch, step, config.seed)
+            chosen = _batch_rows(len(data.x), batch, step, config.seed, device)
             noise = model.draw_noise(
                 batch, generator=_generator(config.seed, "noise", step, device), **config.noise
             )
             share = slice(rank * batch // world, (rank + 1) * batch // world)
-            mine = chosen[share].to(device)
-            scale = world / data.weight[chosen.to(device)].sum()
+            mine = chosen[share]
+            scale = world / data.weight[chosen].sum()
 
             for group in optimizer.param_groups:
                 group["lr"] = config.learning_rate * _schedule(step, done, config)
@@ -226,7 +226,7 @@ def fit(
             )
             optimizer.zero_grad(set_to_none=True)
             loss.backward()
-            norm = nn.utils.clip_grad_norm_(model.parameters(), config.clip)
+            norm = model.clip_gradients(config.clip)
             optimizer.step()
             state.average(model, config.ema)
             state.step = step + 1
@@ -313,7 +313,7 @@ class _Data:
         """Draw where in ± spread the targets of a batch lie; return this process's share."""
         if self.spread is None:
             return None
-        width = self.spread[rows.to(self.spread.device)]
+        width = self.spread[rows]
         place = torch.rand(width.shape, generator=generator, device=width.device)
         return (width * (2 * place.to(width.dtype) - 1))[share]
 
@@ -321,7 +321,7 @@ class _Data:
 class _Objective(nn.Module):
     """The loss inside a module's forward, as DistributedDataParallel and torch.compile want it."""
 
-    def __init__(self, model: AutoregressiveModel, config: TrainConfig):
+    def __init__(self, model: TrainableModel, config: TrainConfig):
         super().__init__()
         self.model, self.options = model, config.objective
         self.half_precision = config.bfloat16
@@ -341,14 +341,14 @@ class _Objective(nn.Module):
         return (weight * terms).sum()
 
 
-def _wrap(model: AutoregressiveModel, config: TrainConfig, world: int) -> Callable[..., Tensor]:
+def _wrap(model: TrainableModel, config: TrainConfig, world: int) -> Callable[..., Tensor]:
     objective: nn.Module = _Objective(model, config)
     if world > 1:
         objective = DistributedDataParallel(objective)
     if not config.compile:
         return objective
     # On one GPU the step is replayed as a captured graph: launching its kernels takes longer.
-    graphs = world == 1 and model.shift.is_cuda
+    graphs = world == 1 and model.device.type == "cuda"
     return _compiled(objective, "reduce-overhead" if graphs else "default")
 
 
@@ -390,21 +390,27 @@ def _generator(
     return torch.Generator(device).manual_seed(int.from_bytes(digest[:8], "big") >> 1)
 
 
-def _batch_rows(count: int, batch: int, step: int, seed: int) -> Int[Tensor, "batch"]:
+def _batch_rows(
+    count: int, batch: int, step: int, seed: int, device: torch.device
+) -> Int[Tensor, "batch"]:
     """Return the rows of a step: epochs are permutations, cut into whole batches."""
     per_epoch = count // batch
     epoch, place = divmod(step, per_epoch)
-    return _permutation(count, epoch, seed)[place * batch : (place + 1) * batch]
+    return _permutation(count, epoch, seed, device)[place * batch : (place + 1) * batch]
 
 
 @functools.lru_cache(maxsize=1)
-def _permutation(count: int, epoch: int, seed: int) -> Int[Tensor, "count"]:
-    return torch.randperm(count, generator=_generator(seed, "epoch", epoch))
+def _permutation(count: int, epoch: int, seed: int, device: torch.device) -> Int[Tensor, "count"]:
+    """Return the rows of an epoch, drawn on the CPU, so that they are the same on any device.
+
+    They are moved once: a copy at every step would make the host wait for the device.
+    """
+    return torch.randperm(count, generator=_generator(seed, "epoch", epoch)).to(device)
 
 
 @torch.no_grad()
 def _validate(
-    model: AutoregressiveModel, state: TrainState, check: _Data, config: TrainConfig
+    model: TrainableModel, state: TrainState, check: _Data, config: TrainConfig
 ) -> float | None:
     """Return the held-out loss of the averaged weights, with the same noise each time."""
     if len(check.x) == 0:
@@ -444,7 +450,8 @@ def _halt_if_not_finite(state: TrainState, data: _Data, batch: int, config: Trai
     bad = int(state.bad_step)
     if bad < 0:
         return
-    rows = data.rows[_batch_rows(len(data.x), batch, bad, config.seed)].tolist()
+    chosen = _batch_rows(len(data.x), batch, bad, config.seed, torch.device("cpu"))
+    rows = data.rows[chosen].tolist()
     shown = ", ".join(map(str, rows[:20])) + (", …" if len(rows) > 20 else "")
     raise NonFiniteLossError(
         f"expected a finite loss and gradient, got one that is not at step {bad}, in the batch of"

@@ -39,7 +39,7 @@ def fit_staged(
     stages: list[ARCSM] = []
     for stage in range(levels):
         # The copy starts where the stage before it ended.
-        current = ARCSM.from_config(model.config).to(model.shift.device, model.shift.dtype)
+        current = type(model).from_config(model.config).to(model.shift.device, model.shift.dtype)
         current.load_state_dict((stages[-1] if stages else model).state_dict())
 
         def tell(state: Progress, number: int = stage + 1) -> None:

@@ -10,7 +10,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from arcsm.autoregressive import AutoregressiveModel
+from arcsm.autoregressive import TrainableModel
 from arcsm.errors import CheckpointError, InputError
 from arcsm.train.checkpoint import describe, load_weights, read_tensors, write_tensors
 
@@ -36,13 +36,13 @@ class TrainState:
     validation: list[tuple[int, float]] = field(default_factory=list)
 
     @classmethod
-    def start(cls, model: AutoregressiveModel) -> "TrainState":
+    def start(cls, model: TrainableModel) -> "TrainState":
         """Return the state before the first step."""
         ema = {name: value.detach().clone() for name, value in model.named_parameters()}
         first = next(iter(ema.values()))
         return cls(ema, first.new_zeros(()), first.new_full((), -1, dtype=torch.long))
 
-    def average(self, model: AutoregressiveModel, decay: float) -> None:
+    def average(self, model: TrainableModel, decay: float) -> None:
         """Move the averaged weights towards the present ones; quicker in the first steps."""
         decay = min(decay, (1 + self.step) / (10 + self.step))
         with torch.no_grad():
@@ -71,7 +71,7 @@ class TrainState:
             self.stopped = patience is not None and self.stale >= patience
 
     @contextmanager
-    def averaged(self, model: AutoregressiveModel) -> Iterator[None]:
+    def averaged(self, model: TrainableModel) -> Iterator[None]:
         """Put the averaged weights into the model for the time of the block."""
         own = {name: value.detach().clone() for name, value in model.named_parameters()}
         _copy_into(model, self.ema)
@@ -80,7 +80,7 @@ class TrainState:
         finally:
             _copy_into(model, own)
 
-    def finish(self, model: AutoregressiveModel) -> None:
+    def finish(self, model: TrainableModel) -> None:
         """Leave the model with the best averaged weights, or the last where none were held out."""
         if not self.best:
             self.best_step = self.step
@@ -98,7 +98,7 @@ def refuse_existing(directory: str | os.PathLike[str]) -> None:
 
 def save_state(
     directory: str | os.PathLike[str],
-    model: AutoregressiveModel,
+    model: TrainableModel,
     optimizer: torch.optim.Optimizer,
     state: TrainState,
     config: Mapping[str, Any],
@@ -133,7 +133,7 @@ def save_state(
 
 def load_state(
     directory: str | os.PathLike[str],
-    model: AutoregressiveModel,
+    model: TrainableModel,
     optimizer: torch.optim.Optimizer,
     state: TrainState,
     config: Mapping[str, Any],
@@ -184,7 +184,7 @@ def load_state(
     state.validation = [(step, loss) for step, loss in training["validation"]]
 
 
-def _copy_into(model: AutoregressiveModel, weights: Mapping[str, Tensor]) -> None:
+def _copy_into(model: TrainableModel, weights: Mapping[str, Tensor]) -> None:
     with torch.no_grad():
         for name, parameter in model.named_parameters():
             parameter.copy_(weights[name])

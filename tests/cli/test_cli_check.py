@@ -134,7 +134,7 @@ def test_samples_that_contradict_the_density_are_found(
 
     def shifted(self: TabularModel, count: int, **options: Any) -> Table:
         table = honest(self, count, **options)
-        return Table({**table.columns, "x": table["x"] + 0.3})
+        return Table({**table.columns, "x": table["x"] + 0.5})
 
     monkeypatch.setattr(TabularModel, "sample", shifted)
     result = run("check", normal, "--json")

@@ -129,8 +129,8 @@ def test_memory_does_not_grow_with_the_file(
 ) -> None:
     monkeypatch.setattr(scoring, "_NUMBERS", 300)
     monkeypatch.setattr(
-        "arcsm.tabular.TabularModel.log_prob_terms",
-        lambda self, table: np.zeros((table.rows, 3)),
+        "arcsm.tabular.TabularModel.log_prob_and_terms",
+        lambda self, table: (np.zeros(table.rows), np.zeros((table.rows, 3))),
     )
     peaks = {}
     for rows in (500, 2_000, 20_000):

@@ -20,6 +20,7 @@ from scipy import integrate
 from torch import Tensor
 
 from arcsm.conditional import Quadrature, TanhSum, TanhSumHead
+from arcsm.errors import ArcsmError
 
 SCALES = (0.1, 1.0, 10.0, 100.0, 1000.0)
 SIGMAS = (3.0, 0.3, 0.01)
@@ -257,12 +258,52 @@ def test_single_precision_is_integrated_in_double() -> None:
     assert torch.equal(found.log_z, expected.log_z)
 
 
-def test_parameters_that_are_not_numbers_show() -> None:
-    conditional = random_conditionals(1.0, 0.1, count=2)
+def test_parameters_that_are_not_numbers_are_refused() -> None:
+    conditional = random_conditionals(1.0, 0.1, count=3)
     conditional.offset[0] = math.nan
-    found = Quadrature(conditional)
-    assert found.log_z[0].isnan() and found.log_z_error[0].isnan()
-    assert found.log_z[1].isfinite()
+    with pytest.raises(ArcsmError, match="not finite numbers in 1 of 3 of them"):
+        Quadrature(conditional)
+
+
+def test_a_normaliser_beyond_all_numbers_is_refused() -> None:
+    """The energies are finite in places, or not at all; no number may come out of it."""
+    known = mixture_family((1.0, 0.0, 1.0)).at(0.0)
+    for offset in (math.inf, -math.inf, math.nan):
+        with pytest.raises(ArcsmError, match="energies that are not finite"):
+            Quadrature(GaussianMixture(known.weight, known.mean, known.std, offset))
+
+
+def test_only_entries_that_are_not_settled_are_refined() -> None:
+    """Beside many easy entries, a hard one costs as much as by itself."""
+    easy, hard = (0.5, 0.0, 1.0), (0.5, 400.0, 1e-3)
+    evaluated = []
+
+    class Counting(GaussianMixture):
+        def energy(self, x: Tensor) -> Tensor:
+            evaluated.append(x.numel())
+            return super().energy(x)
+
+        def double(self) -> "Counting":
+            return self
+
+    def made(*rows: list[tuple[float, float, float]]) -> Counting:
+        return Counting(*torch.tensor(rows, dtype=torch.float64).unbind(-1))
+
+    counts, many = [], [[easy, easy]] * 99
+    for conditional in (made([easy, hard]), made([easy, easy]), made([easy, hard], *many)):
+        evaluated.clear()
+        found = Quadrature(conditional)
+        counts.append(sum(evaluated))
+        torch.testing.assert_close(found.log_z, torch.zeros_like(found.log_z), rtol=0, atol=1e-7)
+    assert counts[0] > 3 * counts[1]
+    assert counts[2] == counts[0] + 99 * counts[1]
+    # Rows of fewer panels are filled up with such as have no width and no mass.
+    assert found.left.shape == found.right.shape and len(found.left) == 100
+    p = torch.tensor([[0.1, 0.5, 0.999999]], dtype=torch.float64).expand(100, -1)
+    torch.testing.assert_close(conditional.cdf(found.quantile(p)), p, rtol=0, atol=1e-7)
+    ends = torch.full((100, 1), 2e3, dtype=torch.float64)
+    torch.testing.assert_close(found.cdf(ends), torch.ones(100, 1).double())
+    assert bool((found.log_mass(-ends, ends).abs() < 1e-9).all())
 
 
 # The mass of cells.

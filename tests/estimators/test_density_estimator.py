@@ -1,6 +1,7 @@
 import json
 import os
 import pickle
+import signal
 import subprocess
 import sys
 
@@ -322,3 +323,106 @@ def test_the_global_generator_is_left_alone() -> None:
     before = torch.get_rng_state()
     quick().fit(frame()).sample(3)
     assert torch.equal(before, torch.get_rng_state())
+
+
+# Ensembles, orders and given columns.
+
+
+@pytest.mark.parametrize("how", [{"ensemble": 2}, {"order": "any"}])
+def test_other_models_are_saved_loaded_and_resumed(how: dict[str, object], tmp_path) -> None:
+    table = frame()
+    density = quick(**how).fit(table)
+    assert clone(density).get_params() == density.get_params()
+    assert density.order_ == (() if "ensemble" in how else tuple(table.columns))
+    drawn = density.sample(20, random_state=1)
+    assert list(drawn.columns) == list(table.columns)
+    assert np.isfinite(density.score_samples(drawn)).all()
+    density.save(tmp_path / "m", data=table)
+    card = (tmp_path / "m" / "README.md").read_text()
+    if "ensemble" in how:
+        assert "mean of those of 2 models, each with an order of its own" in card
+        assert "Order of the chain" not in card
+    else:
+        assert "Order that scores follow: height → children → town → member" in card
+    assert "calibration.png" in card
+    loaded = ARCSMDensity.load(tmp_path / "m")
+    assert loaded.get_params() == density.get_params() and loaded.order_ == density.order_
+    np.testing.assert_array_equal(loaded.score_samples(table), density.score_samples(table))
+    pd.testing.assert_frame_equal(loaded.sample(20, 1), drawn)
+    copy = pickle.loads(pickle.dumps(density))
+    np.testing.assert_array_equal(copy.score_samples(table), density.score_samples(table))
+    run = tmp_path / "run"
+    quick(**how).fit_resumable(table, directory=run)
+    again = quick(**how).fit_resumable(table, directory=run, resume=True)
+    np.testing.assert_array_equal(again.score_samples(table), density.score_samples(table))
+
+
+def test_an_interrupted_ensemble_goes_on_to_the_same_bits(tmp_path) -> None:
+    table = frame()
+
+    def interrupt(progress) -> None:
+        if progress.step == 20:
+            signal.raise_signal(signal.SIGINT)
+
+    whole = quick(max_steps=40, ensemble=2).fit(table)
+    with pytest.raises(KeyboardInterrupt):
+        quick(max_steps=40, ensemble=2).fit_resumable(
+            table, directory=tmp_path / "run", progress=interrupt
+        )
+    assert (tmp_path / "run" / "training.safetensors").exists()
+    rest = quick(max_steps=40, ensemble=2).fit_resumable(
+        table, directory=tmp_path / "run", resume=True
+    )
+    assert rest.history_.steps == 40
+    np.testing.assert_array_equal(rest.score_samples(table), whole.score_samples(table))
+
+
+def test_an_ensemble_of_one_order_keeps_its_conditionals(tmp_path) -> None:
+    table = frame()
+    order = ["town", "member", "height", "children"]
+    density = quick(order=order, ensemble=2).fit(table)
+    assert density.order_ == tuple(order)
+    density.save(tmp_path / "m", data=table)
+    card = (tmp_path / "m" / "README.md").read_text()
+    assert "2 models with the same order" in card and "town → member → height" in card
+    assert "calibration.png" in card
+
+
+@parametrize_with_checks(
+    [ARCSMDensity(max_steps=5, ensemble=2), ARCSMDensity(max_steps=5, order="any")],
+)
+@pytest.mark.slow
+def test_scikit_learn_contract_of_other_models(estimator, check) -> None:
+    check(estimator)
+
+
+@pytest.mark.parametrize("wrong", [{"ensemble": 0}, {"ensemble": 2, "order": "any"}])
+def test_models_that_cannot_be_are_refused_in_fit(wrong: dict[str, object]) -> None:
+    density = quick(**wrong)  # scikit-learn wants parameters to be looked at in `fit`
+    with pytest.raises(InputError, match="ensemble"):
+        density.fit(frame())
+
+
+def test_columns_given_by_name_position_and_table() -> None:
+    table = frame()
+    density = quick(order=["town", "member", "height", "children"]).fit(table)
+    drawn = density.sample(5, random_state=0, given={"town": "Bern"})
+    assert isinstance(drawn, pd.DataFrame) and (drawn["town"] == "Bern").all()
+    assert not drawn["height"].eq(drawn["height"].iloc[0]).all()
+    pd.testing.assert_frame_equal(
+        drawn, density.sample(5, random_state=0, given=pd.DataFrame({"town": ["Bern"]}))
+    )
+    many = density.sample(3, given=as_table(table.iloc[:3][["member", "town"]]))
+    assert many["town"].tolist() == table["town"].tolist()[:3]
+    assert many["member"].tolist() == table["member"].tolist()[:3]
+    with pytest.raises(InputError, match="town → member → height → children"):
+        density.sample(5, given={"height": 170.0})
+    x = np.random.default_rng(0).normal(size=(100, 2))
+    by_array = quick().fit(x)
+    drawn = by_array.sample(4, random_state=0, given={0: 1.25})
+    assert isinstance(drawn, np.ndarray) and (drawn[:, 0] == 1.25).all()
+    np.testing.assert_array_equal(drawn, by_array.sample(4, 0, given={"x0": 1.25}))
+    with pytest.raises(InputError, match="each column once"):
+        by_array.sample(4, given={0: 1.25, "x0": 1.0})
+    with pytest.raises(InputError, match="columns among"):
+        by_array.sample(4, given={7: 1.25})

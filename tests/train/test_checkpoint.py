@@ -82,7 +82,7 @@ def test_saving_again_replaces_the_model(tmp_path):
 
 
 def test_models_of_other_libraries_are_not_saved(tmp_path):
-    with pytest.raises(InputError, match="expected a model among ARCSM, MixtureMADE, got Linear"):
+    with pytest.raises(InputError, match=r"expected a model among .*ARCSM, .*MADE.*, got Linear"):
         save_model(tmp_path / "new", nn.Linear(2, 2))
     assert not (tmp_path / "new").exists()
 
@@ -186,11 +186,11 @@ DAMAGES: dict[str, tuple[Callable[[Path], object], str]] = {
     "config alone of another version": (edit_config(version=2), TWO_MODELS),
     "another version": (
         edit_both(version=2),
-        r"expected version 1 of ARCSM or MixtureMADE, got version 2 of 'MixtureMADE'",
+        r"expected version 1 of .*ARCSM or .*MixtureMADE.*, got version 2 of 'MixtureMADE'",
     ),
     "another kind": (
         edit_both(kind="Flow"),
-        r"expected version 1 of ARCSM or MixtureMADE, got version 1 of 'Flow'",
+        r"expected version 1 of .*ARCSM or .*MixtureMADE.*, got version 1 of 'Flow'",
     ),
     "config of a newer release": (
         edit_both(model={"dims": 2, "novelty": 1}),

@@ -35,7 +35,14 @@ def check_history(got: dict, alone: History) -> None:
 
 
 @pytest.mark.parametrize(
-    ("kind", "weighted"), [("ARCSM", False), ("ARCSM", True), ("MixtureMADE", True)]
+    ("kind", "weighted"),
+    [
+        ("ARCSM", False),
+        ("ARCSM", True),
+        ("MixtureMADE", True),
+        ("Ensemble", True),
+        ("OrderAgnosticARCSM", True),
+    ],
 )
 def test_two_processes_train_as_one(kind, weighted, tmp_path):
     processes = [

@@ -23,8 +23,10 @@ from safetensors.torch import save_file
 from torch import Tensor
 from torch.optim.optimizer import register_optimizer_step_post_hook
 
-from arcsm.autoregressive import AutoregressiveModel
+from arcsm.agnostic import OrderAgnosticARCSM
+from arcsm.autoregressive import TrainableModel
 from arcsm.baselines import MixtureMADE
+from arcsm.ensemble import Ensemble
 from arcsm.errors import InputError
 from arcsm.model import ARCSM
 from arcsm.train import History, TrainConfig, checkpoint, fit
@@ -41,9 +43,10 @@ def draw(n: int, seed: int = 0) -> np.ndarray:
     return (3 + 2 * x).astype(np.float32)
 
 
-def build(kind: str, seed: int = 0, dims: int = 2, **options: Any) -> AutoregressiveModel:
-    if kind == "ARCSM":
-        return ARCSM.made(dims, hidden=(16, 16), width=8, steps=6, seed=seed, **options)
+def build(kind: str, seed: int = 0, dims: int = 2, **options: Any) -> TrainableModel:
+    scores = {"ARCSM": ARCSM, "Ensemble": Ensemble, "OrderAgnosticARCSM": OrderAgnosticARCSM}
+    if kind in scores:
+        return scores[kind].made(dims, hidden=(16, 16), width=8, steps=6, seed=seed, **options)
     return MixtureMADE(dims, components=3, hidden=(16, 16), seed=seed, **options)
 
 
@@ -55,11 +58,11 @@ def quick(**options: Any) -> TrainConfig:
     return replace(usual, **options)
 
 
-def weights_of(model: AutoregressiveModel) -> dict[str, Tensor]:
+def weights_of(model: TrainableModel) -> dict[str, Tensor]:
     return {name: value.detach().clone() for name, value in model.state_dict().items()}
 
 
-def same_bits(one: AutoregressiveModel, other: AutoregressiveModel) -> bool:
+def same_bits(one: TrainableModel, other: TrainableModel) -> bool:
     a, b = one.state_dict(), other.state_dict()
     return a.keys() == b.keys() and all(torch.equal(a[name], b[name]) for name in a)
 
@@ -182,7 +185,7 @@ def train_together(
     dist.destroy_process_group()
 
 
-def together(model: AutoregressiveModel, weighted: bool, directory: Path | None) -> History:
+def together(model: TrainableModel, weighted: bool, directory: Path | None) -> History:
     """Train as each of the processes does; alone, this is what they are compared with."""
     weight = np.random.default_rng(2).uniform(0.1, 5, size=60) if weighted else None
     return fit(model, draw(60), quick(batch_size=18, steps=12), weight=weight, directory=directory)

@@ -1,0 +1,126 @@
+"""Draws from flow densities as a few fused kernels: for long runs of the same small batch.
+
+Eager torch calls some hundred operations for each scalar, and for few rows the calls are what
+takes the time. On a CPU the head and every few steps of the flow are each compiled into one
+function (of the whole flow the compiler would make one too, but takes a minute for it); on a GPU
+the head is compiled and the whole flow is one Triton kernel, which graphs can capture.
+
+What is compiled serves any number of rows, and all heads of one shape.
+"""
+
+from collections.abc import Callable
+from functools import cache
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+from jaxtyping import Float
+from torch import Tensor
+
+from arcsm.conditional.flow import flow_levels
+from arcsm.conditional.head import Gates, TanhSumHead
+from arcsm.conditional.noise import Noise
+from arcsm.errors import InputError
+from arcsm.threads import map_pieces
+
+# Steps of the flow in one compiled function.
+_STEPS = 8
+
+# Rows of the programs for a CPU. Each size is one more to compile; one for all is far slower.
+_ROWS = (64, 256, 1024)
+
+Quantile = Callable[[Float[Tensor, "rows width"], Float[Tensor, "rows"]], Float[Tensor, "rows"]]
+
+
+def check_fusable(head: TanhSumHead, noise: Noise) -> None:
+    """Refuse conditionals that are not normal at σ_max: an integral is no fixed program."""
+    if head.normal_at is None or head.normal_at > noise.sigma_max:
+        raise InputError(
+            "expected conditionals that are normal at σ_max to compile draws from the flow, got a"
+            f" head with normal_at={head.normal_at} and σ_max={noise.sigma_max}; sample without"
+            " compile, or build the model with a σ_max of at least 2"
+        )
+
+
+def fused_quantile(head: TanhSumHead, noise: Noise, *, steps: int | None = None) -> Quantile:
+    """Return the function (context, probability) ↦ x of `FlowDensity.quantile`, compiled."""
+    check_fusable(head, noise)
+    levels = flow_levels(noise, steps)
+    parameter = next(head.parameters())
+    # Steps from σ_min to itself change nothing, and fill the last block.
+    filled = levels + [levels[-1]] * (-(len(levels) - 1) % _STEPS)
+    sigma = torch.tensor(filled, dtype=parameter.dtype, device=parameter.device)
+    if parameter.is_cuda:
+        from arcsm.conditional.kernels import flow_down_kernel
+
+        def down(gates: Gates, y: Tensor) -> Tensor:
+            return flow_down_kernel(gates, y, sigma)
+
+    else:
+
+        def down(gates: Gates, y: Tensor) -> Tensor:
+            for first in range(0, len(filled) - 1, _STEPS):
+                few = slice(first, first + _STEPS + 1)
+                y = _compiled(_heun_steps)(Gates(*(part[few] for part in gates)), sigma[few], y)
+            return y
+
+    def quantile(context: Tensor, probability: Tensor) -> Tensor:
+        return down(*_compiled(_start)(head, sigma, context, probability))
+
+    if parameter.is_cuda:
+        return quantile
+
+    def some(piece: tuple[Tensor, Tensor]) -> Tensor:
+        context, probability = piece
+        rows = len(probability)
+        more = next(size for size in _ROWS if size >= rows) - rows
+        context, probability = F.pad(context, (0, 0, 0, more)), F.pad(probability, (0, more))
+        return quantile(context, probability)[:rows]
+
+    def all_of_them(context: Tensor, probability: Tensor) -> Tensor:
+        most = _ROWS[-1]
+        pieces = list(zip(context.split(most), probability.split(most), strict=True))
+        return torch.cat(map_pieces(some, pieces, context.device))
+
+    return all_of_them
+
+
+@cache
+def _compiled(function: Callable[..., Any]) -> Callable[..., Any]:
+    """Return a function compiled for each size of its tensors, once for all heads.
+
+    In one thread: pieces are what is worked on in parallel.
+    """
+    return torch.compile(function, dynamic=False, options={"cpp.threads": 1})
+
+
+def _start(
+    head: TanhSumHead,
+    sigma: Float[Tensor, "levels"],
+    context: Float[Tensor, "rows width"],
+    probability: Float[Tensor, "rows"],
+) -> tuple[Gates, Float[Tensor, "rows"]]:
+    """Return the gates at all levels, and the quantiles at the first, where they are normal."""
+    conditionals = head(context[None], sigma[:, None])
+    width = conditionals.sigma[0] + conditionals.pull[0]
+    root = (1 + conditionals.sigma[0].square()).sqrt()
+    mean = conditionals.offset[0] * root / width
+    std = root * (conditionals.sigma[0] / width).sqrt()
+    epsilon = torch.finfo(probability.dtype).eps
+    inside = probability.double().clamp(epsilon / 4, 1 - epsilon / 2)
+    y = mean.double() + std.double() * torch.special.ndtri(inside)
+    return conditionals.gates(), y.to(mean.dtype)
+
+
+def _heun_steps(
+    gates: Gates, sigma: Float[Tensor, "levels"], y: Float[Tensor, "rows"]
+) -> Float[Tensor, "rows"]:
+    """Carry y from the first of some levels to the last."""
+    levels = [Gates(*parts) for parts in zip(*(part.unbind() for part in gates), strict=True)]
+    x = y[:, None]
+    for i in range(len(levels) - 1):
+        change = sigma[i + 1] - sigma[i]
+        score = levels[i].score(x)
+        euler = x - change * sigma[i] * score
+        x = x - change / 2 * (sigma[i] * score + sigma[i + 1] * levels[i + 1].score(euler))
+    return x[:, 0]

@@ -1,0 +1,100 @@
+"""The step of a walk as one CUDA graph, captured once and replayed for every scalar."""
+
+from weakref import WeakKeyDictionary
+
+import torch
+from jaxtyping import Float
+from torch import Tensor, nn
+
+from arcsm.conditional.fused import fused_quantile
+from arcsm.context import MADE
+from arcsm.context.walk import MADEWalk
+from arcsm.sampling.chain import Chain, Draw, Request
+
+
+def can_capture(model: Chain, how: Draw) -> bool:
+    """Say whether the walk of a model is a fixed sequence of kernels on a GPU."""
+    normal_at = model.head.normal_at
+    return (
+        model.shift.is_cuda
+        and how.method == "flow"
+        and how.solver == "sequential"
+        and how.snap is None
+        and normal_at is not None
+        and normal_at <= model.noise.sigma_max
+        and isinstance(model.context, MADE)
+    )
+
+
+def captured_walk(model: Chain, request: Request) -> Float[Tensor, "rows dims"]:
+    """Draw the rows of one batch; the graph is kept for the next batch of as many rows."""
+    assert isinstance(model, nn.Module)  # to be kept as long as the model is
+    # A graph reads the weights wherever they lay, so that it follows changes in place. What lay
+    # there is kept with it, lest other weights come to the same place.
+    weights = [part.detach() for part in (*model.parameters(), *model.buffers())]
+    places = [part.data_ptr() for part in weights]
+    key = (request.rows, places, model.noise, model.flow_steps)
+    kept = _KEPT.get(model)
+    if kept is None or kept[0] != key:
+        _KEPT.pop(model, None)  # before the next one takes its memory
+        kept = _KEPT[model] = (key, weights, _CapturedWalk(model, request.rows))
+    return kept[2].draw(model, request)
+
+
+class _CapturedWalk:
+    """Buffers of a fixed size, and the graph that moves them on by one scalar."""
+
+    def __init__(self, model: Chain, rows: int):
+        assert isinstance(model.context, MADE)
+        self._walk = MADEWalk(model.context, rows)
+        self._x = model.shift.new_zeros(rows, model.dims)
+        self._uniform = torch.zeros_like(self._x)
+        self._position = torch.zeros(1, dtype=torch.long, device=self._x.device)
+        order = torch.tensor(model.context.order, device=self._x.device)
+        quantile = fused_quantile(model.head, model.noise, steps=model.flow_steps)
+        # The graph goes on reading from where these lie. (Not of the model itself: a reference to
+        # it from here would keep it for good.)
+        self._read = (order, quantile)
+
+        def step() -> None:
+            d = order.index_select(0, self._position)
+            uniform = self._uniform.index_select(1, d)[:, 0]
+            z = quantile(self._walk.context(self._position), uniform)
+            centre = model.centres(self._x).expand_as(self._x).index_select(1, d)[:, 0]
+            value = z * model.scale.index_select(0, d) + centre
+            self._x.index_copy_(1, d, value[:, None])
+            seen = model.context_inputs(self._x).index_select(1, d)[:, 0]
+            self._walk.push(self._position, seen)
+            self._position += 1
+
+        with torch.cuda.device(self._x.device):  # not always the current one
+            # Twice on another stream, as graphs ask for: the first time compiles.
+            stream = torch.cuda.Stream()
+            stream.wait_stream(torch.cuda.current_stream())
+            with torch.cuda.stream(stream):
+                for _ in range(2):
+                    self._position.zero_()
+                    step()
+            torch.cuda.current_stream().wait_stream(stream)
+            self._graph = torch.cuda.CUDAGraph()
+            self._position.zero_()
+            with torch.cuda.graph(self._graph):
+                step()
+
+    def draw(self, model: Chain, request: Request) -> Float[Tensor, "rows dims"]:
+        assert request.uniform is not None
+        self._walk.restart(request.condition)
+        self._x.copy_(request.start(model))
+        self._uniform.copy_(request.uniform)
+        self._position.zero_()
+        for d in model.context.order[: request.known]:
+            self._walk.push(self._position, model.context_input(self._x[:, d], d))
+            self._position += 1
+        for _ in range(model.dims - request.known):
+            self._graph.replay()
+        return self._x.clone()
+
+
+_KEPT: "WeakKeyDictionary[nn.Module, tuple[object, list[Tensor], _CapturedWalk]]" = (
+    WeakKeyDictionary()
+)
