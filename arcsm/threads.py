@@ -12,6 +12,9 @@ from typing import TypeVar
 
 import torch
 
+# Conditionals that are worth a piece of their own.
+_WORTH_A_PIECE = 512
+
 Piece = TypeVar("Piece")
 Result = TypeVar("Result")
 
@@ -25,6 +28,20 @@ def limited_threads(most: int) -> Iterator[None]:
         yield
     finally:
         torch.set_num_threads(former)
+
+
+def even_sizes(count: int, most: int, device: torch.device) -> list[int]:
+    """Return the sizes of pieces of at most `most` of `count` things, about equal.
+
+    On a CPU there are as many pieces as keep all threads at work to the end, unless they would be
+    too small to be worth it.
+    """
+    pieces = -(-count // most)
+    if device.type == "cpu":
+        threads = torch.get_num_threads()
+        pieces = min(max(pieces, count // _WORTH_A_PIECE), -(-pieces // threads) * threads)
+    pieces = max(1, pieces)
+    return [(place + 1) * count // pieces - place * count // pieces for place in range(pieces)]
 
 
 def map_pieces(

@@ -46,6 +46,7 @@ from arcsm.results import Metric, current_commit, write_result
 from arcsm.sampling import Draw, solve_fixed_point
 from arcsm.sampling.chain import Request
 from arcsm.staged import StagedARCSM
+from arcsm.threads import limited_threads
 from arcsm.train import TrainConfig, fit
 
 LEVELS, STEPS = 10, 20  # L and T of the paper
@@ -273,10 +274,11 @@ def context_share(model: ARCSM, arguments: argparse.Namespace) -> list[Metric]:
     x = torch.randn(arguments.rows, PIXELS, device=arguments.device)
 
     def walk() -> None:
-        cursor = model.context.cursor(arguments.rows)
-        for d in model.context.order:
-            cursor.context()
-            cursor.push(x[:, d])
+        with limited_threads(1):  # as samples of so few rows are drawn
+            cursor = model.context.cursor(arguments.rows)
+            for d in model.context.order:
+                cursor.context()
+                cursor.push(x[:, d])
 
     ratios = []
     for _ in range(arguments.repeats):

@@ -3,7 +3,7 @@ import threading
 import pytest
 import torch
 
-from arcsm.threads import limited_threads, map_pieces
+from arcsm.threads import even_sizes, limited_threads, map_pieces
 
 CPU = torch.device("cpu")
 
@@ -62,3 +62,25 @@ def test_errors_come_through(two_threads) -> None:
     with pytest.raises(KeyError):
         map_pieces(fail, [1, 2], CPU)
     assert torch.get_num_threads() == 2
+
+
+@pytest.mark.parametrize(
+    ("count", "sizes"),
+    [
+        (0, [0]),
+        (1, [1]),
+        (1000, [1000]),  # halves are not worth it
+        (1024, [512, 512]),
+        (4096, [2048, 2048]),
+        (4097, [2048, 2049]),
+        (10_000, [2500, 2500, 2500, 2500]),  # three would leave one thread without work
+        (12_288, [3072, 3072, 3072, 3072]),
+    ],
+)
+def test_pieces_keep_both_threads_at_work(two_threads, count: int, sizes: list[int]) -> None:
+    assert even_sizes(count, 4096, CPU) == sizes
+
+
+def test_pieces_are_as_large_as_may_be_on_other_devices(two_threads) -> None:
+    assert even_sizes(10_000, 4096, torch.device("meta")) == [3333, 3333, 3334]
+    assert even_sizes(4096, 4096, torch.device("meta")) == [4096]

@@ -219,9 +219,12 @@ class Gates(NamedTuple):
     def score(self, x: Float[Tensor, "*batch points"]) -> Float[Tensor, "*batch points"]:
         """Return s(x)."""
         u = x / self.root
-        gate = torch.sigmoid((u[..., None] - self.centre) * self.slope)
-        smooth = torch.addcmul(self.offset, self.pull, u, value=-1)
-        return (self.height * gate).sum(-1) + smooth
+        gate = u[..., None] - self.centre
+        if torch.is_grad_enabled():
+            gate = torch.sigmoid(gate * self.slope) * self.height
+        else:
+            gate.mul_(self.slope).sigmoid_().mul_(self.height)
+        return torch.addcmul(self.offset, self.pull, u, value=-1) + gate.sum(-1)
 
 
 class Levels(NamedTuple):
@@ -326,14 +329,20 @@ class TanhSumHead(nn.Module):
     def coefficients(self, context: Float[Tensor, "*#batch width"], levels: "Levels") -> TanhSum:
         """Return the conditionals of `context` at `levels`."""
         sigma, normality = levels.sigma, levels.normality
-        h = F.silu(context + levels.embedding)
+        # In place where no gradient needs what was there: memory is what takes the time.
+        in_place = not torch.is_grad_enabled()
+        h = F.silu(context + levels.embedding, inplace=in_place)
         for layer in self.layers:
-            h = F.silu(layer(h))
+            h = F.silu(layer(h), inplace=in_place)
         raw = self.output(h)
         # Within ±1; what multiplies them by the limit is a factor of something else, mostly.
-        raw = raw / (raw.abs() + COEFFICIENT_LIMIT)
+        if in_place:
+            raw.div_(raw.abs().add_(COEFFICIENT_LIMIT))
+        else:
+            raw = raw / (raw.abs() + COEFFICIENT_LIMIT)
         height, log_slope, centre, rest = raw.split([self.steps] * 3 + [2], -1)
-        slope = torch.exp(torch.add(levels.log_slope, log_slope, alpha=8))
+        log_slope = torch.add(levels.log_slope, log_slope, alpha=8)
+        slope = log_slope.exp_() if in_place else log_slope.exp()
         if normality is None:
             height = height * COEFFICIENT_LIMIT
         else:

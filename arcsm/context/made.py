@@ -171,32 +171,37 @@ class MADE(ContextNetwork):
 class MADECursor(ContextCursor):
     """The units of degree m of every layer are computed when the m-th scalar is pushed.
 
-    A whole walk so costs about one forward pass, whatever the number of scalars.
+    A whole walk so costs about one forward pass, whatever the number of scalars. Units are rows
+    here and the batch is columns, so that those of one degree are one piece of memory, which
+    products are written to directly.
     """
 
     def __init__(self, made: MADE, batch: int, condition: Tensor | None):
         self._made = made
-        weight = made.input.weight
+        weight = made.input.weight.detach()
         # Where the units of degree ≤ m end, in each hidden layer; blocks have two layers.
         self._ends = [
             torch.searchsorted(degrees, torch.arange(made.dims + 1), right=True).tolist()
             for degrees in made._degrees
         ]
-        per_scalar = 1 + 2 * made.frequencies
+        self._per_scalar = per_scalar = 1 + 2 * made.frequencies
         # Features of the scalars in the order of the walk, and the weights that read them.
-        self._features = weight.new_zeros(batch, made.dims, per_scalar)
-        self._input_weight = weight.unflatten(1, (made.dims, per_scalar))[:, list(made.order)]
-        self._stream = [weight.new_zeros(batch, count) for count in made.hidden]
-        self._active = [weight.new_zeros(batch, count) for count in made.hidden]
-        self._inner = [weight.new_zeros(batch, count) for count in made.hidden[1:]]
+        self._features = weight.new_zeros(made.dims * per_scalar, batch)
+        places = torch.tensor(made.order, device=weight.device)[:, None] * per_scalar
+        columns = places + torch.arange(per_scalar, device=weight.device)
+        self._input_weight = weight[:, columns.flatten()]
+        self._stream = [weight.new_zeros(count, batch) for count in made.hidden]
+        self._active = [weight.new_zeros(count, batch) for count in made.hidden]
+        self._inner = [weight.new_zeros(count, batch) for count in made.hidden[1:]]
         self._blocks = [block for block in made.blocks if isinstance(block, ResidualBlock)]
         self._bias = [
-            layer.bias.expand(batch, -1) if to_units is None else layer.bias + to_units(condition)
+            (layer.bias if to_units is None else layer.bias + to_units(condition)).detach()
             for layer, to_units in (
                 (made.input, made.condition),
                 *((block.first, block.condition) for block in self._blocks),
             )
         ]
+        self._bias = [bias[:, None] if bias.ndim == 1 else bias.T for bias in self._bias]
         self._compute_units()
 
     def context(self) -> Float[Tensor, "batch width"]:
@@ -205,50 +210,54 @@ class MADECursor(ContextCursor):
         start = made.order[self.position] * made.width
         rows = slice(start, start + made.width)
         return F.linear(
-            self._active[-1][:, :end], made.output.weight[rows, :end], made.output.bias[rows]
+            self._active[-1][:end].T, made.output.weight[rows, :end], made.output.bias[rows]
         )
 
+    @torch.no_grad()
     def push(self, value: Float[Tensor, "batch"]) -> None:
         """Fix the next scalar and compute the units that were waiting for it."""
-        self._features[:, self.position] = self._made.features(value)
+        first = self.position * self._per_scalar
+        self._features[first : first + self._per_scalar] = self._made.features(value).T
         self.position += 1
         if self.position < self._made.dims:
             self._compute_units()
 
+    @torch.no_grad()
     def _compute_units(self) -> None:
         """Compute the units whose degree is the number of scalars now known, layer by layer."""
         known = self.position
-        new = self._new_units(0)
-        self._stream[0][:, new] = self._bias[0][:, new] + F.linear(
-            self._features[:, :known].flatten(1), self._input_weight[new, :known].flatten(1)
-        )
-        self._active[0][:, new] = F.silu(self._stream[0][:, new])
+        new, before = self._new_units(0), known * self._per_scalar
+        stream = self._stream[0][new]
+        weight = self._input_weight[new, :before]
+        torch.addmm(self._bias[0][new], weight, self._features[:before], out=stream)
+        _silu(stream, out=self._active[0][new])
         for layer, block in enumerate(self._blocks, start=1):
             new, before = self._new_units(layer), self._ends[layer - 1][known]
-            end = self._ends[layer][known]
-            inner = self._bias[layer][:, new] + F.linear(
-                self._active[layer - 1][:, :before], block.first.weight[new, :before]
+            inner = self._inner[layer - 1]
+            weight = block.first.weight[new, :before]
+            torch.addmm(
+                self._bias[layer][new], weight, self._active[layer - 1][:before], out=inner[new]
             )
-            self._inner[layer - 1][:, new] = F.silu(inner)
+            F.silu(inner[new], inplace=True)
+            stream = self._stream[layer][new]
+            former = self._stream[layer - 1]
             skip = (
-                self._stream[layer - 1][:, new]
+                former[new]
                 if block.skip is None
-                else F.linear(
-                    self._stream[layer - 1][:, :before],
-                    block.skip.weight[new, :before],
-                    block.skip.bias[new],
-                )
+                else block.skip.bias[new, None] + block.skip.weight[new, :before] @ former[:before]
             )
-            self._stream[layer][:, new] = skip + F.linear(
-                self._inner[layer - 1][:, :end],
-                block.second.weight[new, :end],
-                block.second.bias[new],
-            )
-            self._active[layer][:, new] = F.silu(self._stream[layer][:, new])
+            end = self._ends[layer][known]
+            torch.addmm(skip, block.second.weight[new, :end], inner[:end], out=stream)
+            stream.add_(block.second.bias[new, None])
+            _silu(stream, out=self._active[layer][new])
 
     def _new_units(self, layer: int) -> slice:
         ends, known = self._ends[layer], self.position
         return slice(ends[known - 1] if known else 0, ends[known])
+
+
+def _silu(x: Tensor, *, out: Tensor) -> None:
+    torch.sigmoid(x, out=out).mul_(x)
 
 
 def _condition_map(condition_dims: int, units: int) -> nn.Linear | None:

@@ -11,7 +11,10 @@ from torch import Tensor
 from arcsm.conditional import Density, HeadFamily, Noise, TanhSumHead, annealed_langevin
 from arcsm.conditional.fused import fused_quantile
 from arcsm.context import ContextNetwork
-from arcsm.threads import map_pieces
+from arcsm.threads import even_sizes, limited_threads, map_pieces
+
+# Rows of a walk that are worth another thread.
+_ROWS_OF_A_THREAD = 512
 
 Snap = Callable[[int, Tensor, Tensor], Tensor]
 
@@ -104,6 +107,17 @@ def walk(
     generator: torch.Generator | None,
 ) -> Float[Tensor, "rows dims"]:
     """Draw the rows of one batch, scalar after scalar."""
+    # Steps of few rows are too small to be shared by threads, which would wait for each other.
+    with limited_threads(request.rows // _ROWS_OF_A_THREAD):
+        return _walk(model, request, how, generator)
+
+
+def _walk(
+    model: Chain,
+    request: Request,
+    how: Draw,
+    generator: torch.Generator | None,
+) -> Float[Tensor, "rows dims"]:
     x = request.start(model)
     order = model.context.order
     cursor = model.context.cursor(request.rows, request.condition)
@@ -126,8 +140,8 @@ def quantiles(
     method: str,
 ) -> Float[Tensor, "entries"]:
     """Return the values, in standardised units, below which so much of each conditional lies."""
-    count = model.conditionals_at_once(method)
-    pieces = zip(contexts.split(count), probability[:, None].split(count), strict=True)
+    sizes = even_sizes(len(contexts), model.conditionals_at_once(method), contexts.device)
+    pieces = zip(contexts.split(sizes), probability[:, None].split(sizes), strict=True)
     drawn = map_pieces(
         lambda piece: model.density_of(model.head.family(piece[0]), method).quantile(piece[1]),
         list(pieces),
