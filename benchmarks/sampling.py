@@ -22,7 +22,6 @@ of a walk against one full pass; and rows per second beside an autoregressive ne
 import argparse
 import copy
 import functools
-import gzip
 import math
 import statistics
 import time
@@ -40,7 +39,7 @@ from torch import Tensor
 from arcsm.conditional import Noise, TanhSum
 from arcsm.conditional.flow import fewest_steps
 from arcsm.context.protocol import ContextCursor, ContextNetwork
-from arcsm.data import data_folder
+from arcsm.data import dequantise, load_images
 from arcsm.model import ARCSM
 from arcsm.results import Metric, current_commit, write_result
 from arcsm.sampling import Draw, solve_fixed_point
@@ -132,12 +131,9 @@ def without_memory(model: ARCSM) -> ARCSM:
     return slow
 
 
-def mnist(part: str, seed: int) -> np.ndarray:
+def mnist(part: str, seed: int) -> Tensor:
     """Return the images as rows in [0, 1), dequantised by uniform noise."""
-    path = data_folder() / "mnist" / f"{part}-images-idx3-ubyte.gz"
-    pixels = np.frombuffer(gzip.decompress(path.read_bytes()), np.uint8, offset=16)
-    noise = np.random.default_rng(seed).random(len(pixels), dtype=np.float32)
-    return ((pixels + noise) / 256).reshape(-1, PIXELS).astype(np.float32)
+    return dequantise(load_images("mnist", part, download=False).pixels, seed=seed)
 
 
 def trained_model(arguments: argparse.Namespace) -> tuple[ARCSM, float]:
@@ -152,7 +148,7 @@ def trained_model(arguments: argparse.Namespace) -> tuple[ARCSM, float]:
     started = time.monotonic()
     fit(
         model,
-        torch.from_numpy(mnist("train", 0)),
+        mnist("train", 0),
         TrainConfig(
             steps=200_000,
             batch_size=arguments.batch,
@@ -313,7 +309,7 @@ def quality(model: ARCSM, arguments: argparse.Namespace) -> list[Metric]:
     count, device = arguments.quality_rows, arguments.device
     generator = torch.Generator(device).manual_seed(2)
     # With the noise σ_min that every model of it is smoothed by.
-    held_out = torch.from_numpy(mnist("t10k", 1)).to(device)
+    held_out = mnist("test", 1).to(device)
     held_out = held_out[torch.randperm(len(held_out), generator=torch.Generator().manual_seed(0))]
     noise = torch.randn(held_out.shape, generator=generator, device=device)
     held_out = held_out + model.noise.sigma_min * model.scale * noise

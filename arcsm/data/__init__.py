@@ -1,6 +1,14 @@
 """Data: arrays and tables checked at the door, files, and sets real and with known densities."""
 
 from arcsm.data.arrays import as_rows, as_training_rows
+from arcsm.data.images import (
+    IMAGE_SETS,
+    Images,
+    dequantise,
+    load_images,
+    read_images,
+    to_pixels,
+)
 from arcsm.data.sets import (
     ADBENCH,
     POWER_COLUMNS,
@@ -27,11 +35,13 @@ from arcsm.data.toy import (
 
 __all__ = [
     "ADBENCH",
+    "IMAGE_SETS",
     "POWER_COLUMNS",
     "SKLEARN",
     "TOYS",
     "Checkerboard",
     "EightGaussians",
+    "Images",
     "Pinwheel",
     "PowerSplit",
     "Rings",
@@ -44,11 +54,15 @@ __all__ = [
     "as_table",
     "as_training_rows",
     "data_folder",
+    "dequantise",
     "get_toy",
     "iterate_table",
     "load_adbench",
+    "load_images",
     "load_power",
     "load_sklearn",
+    "read_images",
     "read_table",
+    "to_pixels",
     "write_table",
 ]
