@@ -89,7 +89,8 @@ def fused_quantile(head: TanhSumHead, noise: Noise, *, steps: int | None = None)
 def _compiled(function: Callable[..., Any]) -> Callable[..., Any]:
     """Return a function compiled for each size of its tensors, once for all heads.
 
-    In one thread: pieces are what is worked on in parallel.
+    In one thread: pieces are what is worked on in parallel. There is a limit to how many programs
+    torch keeps of one function; beyond it what is new runs as it is, and more slowly.
     """
     return torch.compile(function, dynamic=False, options={"cpp.threads": 1})
 

@@ -25,9 +25,13 @@ def resolve_order(
             return tuple(range(dims))
         if order == "random":
             return tuple(torch.randperm(dims, generator=generator).tolist())
+        remedy = (
+            "learn it from rows by arcsm.learn_order, and pass its order"
+            if order == "auto"
+            else "choose one of these"
+        )
         raise InputError(
-            f'expected the order "natural", "random" or a permutation, got {order!r};'
-            " choose one of these"
+            f'expected the order "natural", "random" or a permutation, got {order!r}; {remedy}'
         )
     try:
         indices = tuple(int(index) for index in order)

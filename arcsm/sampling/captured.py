@@ -1,5 +1,6 @@
 """The step of a walk as one CUDA graph, captured once and replayed for every scalar."""
 
+from dataclasses import dataclass
 from weakref import WeakKeyDictionary
 
 import torch
@@ -10,6 +11,9 @@ from arcsm.conditional.fused import fused_quantile
 from arcsm.context import MADE
 from arcsm.context.walk import MADEWalk
 from arcsm.sampling.chain import Chain, Draw, Request
+
+# The fewest rows that a graph is made for, and how many graphs of a model are kept.
+_FEWEST, _GRAPHS = 64, 2
 
 
 def can_capture(model: Chain, how: Draw) -> bool:
@@ -27,18 +31,28 @@ def can_capture(model: Chain, how: Draw) -> bool:
 
 
 def captured_walk(model: Chain, request: Request) -> Float[Tensor, "rows dims"]:
-    """Draw the rows of one batch; the graph is kept for the next batch of as many rows."""
+    """Draw the rows of one batch; graphs are kept for further batches.
+
+    They are captured for numbers of rows that are powers of 2, the last two of them being kept:
+    those of whole batches and of what is left over.
+    """
     assert isinstance(model, nn.Module)  # to be kept as long as the model is
+    size = max(_FEWEST, 1 << (request.rows - 1).bit_length())
     # A graph reads the weights wherever they lay, so that it follows changes in place. What lay
     # there is kept with it, lest other weights come to the same place.
     weights = [part.detach() for part in (*model.parameters(), *model.buffers())]
     places = [part.data_ptr() for part in weights]
-    key = (request.rows, places, model.noise, model.flow_steps)
+    key = (places, model.noise, model.flow_steps)
     kept = _KEPT.get(model)
-    if kept is None or kept[0] != key:
-        _KEPT.pop(model, None)  # before the next one takes its memory
-        kept = _KEPT[model] = (key, weights, _CapturedWalk(model, request.rows))
-    return kept[2].draw(model, request)
+    if kept is None or kept.key != key:
+        kept = _KEPT[model] = _Kept(key, weights, {})
+    walk = kept.walks.pop(size, None)
+    if walk is None:
+        while len(kept.walks) >= _GRAPHS:  # before the next one takes its memory
+            del kept.walks[next(iter(kept.walks))]
+        walk = _CapturedWalk(model, size)
+    kept.walks[size] = walk  # the last one used is the last to go
+    return walk.draw(model, request.padded(size))[: request.rows]
 
 
 class _CapturedWalk:
@@ -95,6 +109,13 @@ class _CapturedWalk:
         return self._x.clone()
 
 
-_KEPT: "WeakKeyDictionary[nn.Module, tuple[object, list[Tensor], _CapturedWalk]]" = (
-    WeakKeyDictionary()
-)
+@dataclass(frozen=True)
+class _Kept:
+    """The graphs of a model, by their rows, and the weights that they read."""
+
+    key: object
+    weights: list[Tensor]
+    walks: dict[int, _CapturedWalk]
+
+
+_KEPT: WeakKeyDictionary[nn.Module, _Kept] = WeakKeyDictionary()

@@ -87,6 +87,16 @@ class Request:
                 end - start, *(None if part is None else part[start:end] for part in whole)
             )
 
+    def padded(self, rows: int) -> "Request":
+        """Return a request for so many rows, of which the first are those of this one."""
+
+        def longer(part: Tensor | None) -> Tensor | None:
+            if part is None:
+                return None
+            return torch.cat([part, part[-1:].expand(rows - len(part), -1)])
+
+        return Request(rows, longer(self.uniform), longer(self.given), longer(self.condition))
+
     @property
     def known(self) -> int:
         """How many scalars are given."""

@@ -55,13 +55,15 @@ def solve_fixed_point(model: Chain, request: Request, how: Draw) -> FixedPoint:
             how.method,
         ).view(len(rows), len(window))
         new = z * model.scale[window] + model.centres(current).expand_as(current)[:, window]
+        # What has settled stays as it is: a batch of another size is rounded differently.
+        place = torch.arange(len(window), device=x.device)
+        new = new.where(place >= (settled - first)[:, None], current[:, window])
         unchanged = (new == current[:, window]).to(torch.uint8).cumprod(1).sum(1)
         current[:, window] = new
         reached = torch.clamp(first + unchanged + 1, max=first + len(window))
         settled = torch.maximum(settled, reached)
         passes += 1
         open_rows = settled < dims
-        # Seldom: a batch of another size is rounded differently, and rows have to settle anew.
         if 2 * int(open_rows.sum()) <= len(rows):
             x[rows] = current
             rows, settled, current = rows[open_rows], settled[open_rows], current[open_rows]

@@ -40,7 +40,7 @@ def compare(model: ARCSM, rows: int, *, seed: int = 1, **options: Any) -> None:
 
 @pytest.fixture
 def captures(monkeypatch: pytest.MonkeyPatch) -> list[int]:
-    """Count the graphs that are captured, by their rows."""
+    """Count the graphs that are captured, by their rows: powers of 2, at least 64."""
     found: list[int] = []
     whole = arcsm.sampling.captured._CapturedWalk
 
@@ -59,9 +59,9 @@ def test_cuda_graph_draws_what_the_walk_draws(
 ) -> None:
     model = on_gpu(dtype=dtype, **KINDS[kind])
     compare(model, 37)
-    assert captures == [37]
+    assert captures == [64]
     compare(model, 37, seed=2)  # other numbers, another condition: the same graph
-    assert captures == [37]
+    assert captures == [64]
 
 
 @pytest.mark.parametrize("known", [1, 3, 4])
@@ -72,18 +72,24 @@ def test_cuda_graph_keeps_what_is_given(known: int, captures: list[int]) -> None
     compare(model, 6, given=given)
     compare(model, 6, given=given[:1].cpu())
     compare(model, 6)
-    assert captures == [6]
+    assert captures == [64]
     x = model.sample(6, given=given, condition=condition_for(model, 6))
     assert torch.equal(x[:, first], given)
 
 
 def test_cuda_graph_of_another_number_of_rows(captures: list[int]) -> None:
     model = on_gpu(**KINDS["conditioned"])
-    for rows in (5, 1, 2, 64, 5):
+    for rows in (5, 1, 2, 64, 63):
         compare(model, rows)
-    assert captures == [5, 1, 2, 64, 5]
-    compare(model, 11, batch_size=5)
-    assert captures == [5, 1, 2, 64, 5, 1]
+    assert captures == [64]
+    compare(model, 205, batch_size=100)  # two whole batches, and five rows more
+    compare(model, 205, batch_size=100)
+    assert captures == [64, 128]
+    compare(model, 129)  # the one that was used last stays
+    compare(model, 5)
+    assert captures == [64, 128, 256]
+    compare(model, 100)
+    assert captures == [64, 128, 256, 128]
 
 
 @pytest.mark.parametrize("kind", ["plain", "everything"])
@@ -94,7 +100,7 @@ def test_cuda_graph_follows_the_weights(kind: str, captures: list[int]) -> None:
     for part in parts:  # each of them is read where it lies
         part.mul_(1.05)
         compare(model, 9)
-    assert captures == [9]
+    assert captures == [64]
     other = on_gpu(seed=1, **KINDS[kind])
     model.load_state_dict(other.state_dict())
     compare(model, 9)
@@ -103,7 +109,7 @@ def test_cuda_graph_follows_the_weights(kind: str, captures: list[int]) -> None:
     compare(model, 9)
     model.float()
     compare(model, 9)
-    assert captures == [9, 9, 9]
+    assert captures == [64, 64, 64]
 
 
 def test_cuda_graph_follows_weights_that_come_to_the_same_place() -> None:
@@ -128,7 +134,7 @@ def test_cuda_graph_follows_the_noise_and_the_steps(captures: list[int]) -> None
     compare(model, 9)
     model.noise = Noise(3.0, 0.5)
     compare(model, 9)
-    assert captures == [9, 9, 9]
+    assert captures == [64, 64, 64]
 
 
 def test_cuda_graphs_of_copies_are_their_own() -> None:

@@ -9,6 +9,7 @@ import torch
 from chains import KINDS, condition_for, every_density, every_kind, random_chain, uniforms
 from torch import Tensor
 
+import arcsm.sampling.fixed_point
 from arcsm.model import ARCSM
 from arcsm.sampling import Draw, solve_fixed_point
 from arcsm.sampling.chain import Request
@@ -187,3 +188,21 @@ def test_scalars_that_settled_early_do_not_vouch_for_others() -> None:
     assert found.x.tolist() == [[1.0, 1.5, 2.0, 1.0, 1.0, 1.5]]
     # The fourth pass finds the third as it was.
     assert found.passes == 4
+
+
+def test_what_has_settled_is_left_alone(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Passes may round differently; values that have settled, and were built on, do not follow."""
+    model, uniform = random_chain(6), uniforms(8, 6)
+    exact = arcsm.sampling.fixed_point.quantiles
+    passes: list[Tensor] = []
+
+    def rounded_anew(*arguments: Any) -> Tensor:
+        found = exact(*arguments) + 1e-9 * len(passes)
+        passes.append(found)
+        return found
+
+    monkeypatch.setattr(arcsm.sampling.fixed_point, "quantiles", rounded_anew)
+    found = solve_fixed_point(model, Request(8, uniform, None, None), Draw(solver="jacobi"))
+    assert found.passes == len(passes) == 6  # each settles one, and nothing else is ever the same
+    first = passes[0].view(8, 6)[:, 0] * model.scale[0] + model.shift[0]
+    assert torch.equal(found.x[:, 0], first)
