@@ -3,10 +3,8 @@
 Every order can describe every density; what a network learns from some thousand rows depends on it
 all the same, by some tenths of a nat to a few nats for a row. No rule that looks at the data alone
 foresees which order is good, nor does the training loss, which adds up errors of scores and not of
-densities. The held-out log-likelihood of a short training does, though far from surely: on the 17
-tables of 6 to 65 columns by which its length was chosen, its ranks agreed with those of long
-trainings to 0.38 on average; the winner of 7 to 21 orders was better than the natural one on 13 of
-them, and better than random ones on 15. benchmarks/orders.py measures it on other splits.
+densities. The held-out log-likelihood of a short training does, though far from surely:
+benchmarks/orders.py measures how often.
 """
 
 import math
