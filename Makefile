@@ -29,7 +29,7 @@ lint: $(INSTALLED) ## linters, types and layers alone
 
 clean: ## remove the environment, the caches and the demonstration's output
 	rm -rf $(VENV) build dist *.egg-info .mypy_cache .pytest_cache .ruff_cache .import_linter_cache
-	rm -f arcsm-demo.html
+	rm -f arcsm-demo.html arcsm-report.html
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +
 
 # The constraints keep every installation at the versions that were tested.

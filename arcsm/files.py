@@ -114,10 +114,13 @@ def write_text(path: str | os.PathLike[str], content: str) -> None:
     write_bytes(path, content.encode("utf-8"))
 
 
-def write_json(path: str | os.PathLike[str], content: Any) -> None:
-    """Replace the file at `path` by `content` as indented JSON; NaN and infinity are refused."""
+def write_json(path: str | os.PathLike[str], content: Any, *, indent: int | None = 2) -> None:
+    """Replace the file at `path` by `content` as JSON; NaN and infinity are refused.
+
+    It is indented for people to read; `indent` = None puts all of it on one line.
+    """
     try:
-        text = json.dumps(content, indent=2, ensure_ascii=False, allow_nan=False)
+        text = json.dumps(content, indent=indent, ensure_ascii=False, allow_nan=False)
     except (TypeError, ValueError) as error:
         raise InputError(
             f"expected content that JSON can hold for {os.fspath(path)!r}, got: {error};"

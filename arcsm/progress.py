@@ -6,10 +6,36 @@ from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
 from rich.console import Console
-from rich.progress import BarColumn, Progress, ProgressColumn, TextColumn, TimeRemainingColumn
+from rich.progress import (
+    BarColumn,
+    Progress,
+    ProgressColumn,
+    TaskID,
+    TextColumn,
+    TimeRemainingColumn,
+)
 
 if TYPE_CHECKING:
     from arcsm.train import Progress as TrainingProgress
+
+
+class TrainingBar:
+    """The callback for `fit`; `racing` is told of the orders that are tried before."""
+
+    def __init__(self, bar: Progress, task: TaskID):
+        self._bar, self._task = bar, task
+
+    def __call__(self, progress: "TrainingProgress") -> None:
+        """Show a report of the training."""
+        state = f"{progress.step:>5}/{progress.steps}  loss {progress.loss:.2f}"
+        if progress.validation is not None:
+            state += f"  held out {progress.validation:.2f}"
+        self._bar.update(self._task, completed=progress.done, state=state)
+
+    def racing(self, done: int = 0, total: int | None = None) -> None:
+        """Show how many orders were tried, and out of how many."""
+        count = "…" if total is None else f"{done}/{total}"
+        self._bar.update(self._task, state=f"learning the order {count}")
 
 
 class Reporter:
@@ -36,7 +62,7 @@ class Reporter:
     @contextmanager
     def training(
         self, name: str, steps: int | None
-    ) -> Iterator[Callable[["TrainingProgress"], None]]:
+    ) -> Iterator["TrainingBar"]:
         """Show a bar with losses and the time left, then a line; yield the callback for `fit`.
 
         `steps` are those of the run, shown before its first report; None where it decides itself.
@@ -52,13 +78,7 @@ class Reporter:
             state = "" if steps is None else f"{0:>5}/{steps}  loss –"
             task = bar.add_task(name, total=1.0, state=state)
 
-            def update(progress: "TrainingProgress") -> None:
-                state = f"{progress.step:>5}/{progress.steps}  loss {progress.loss:.2f}"
-                if progress.validation is not None:
-                    state += f"  held out {progress.validation:.2f}"
-                bar.update(task, completed=progress.done, state=state)
-
-            yield update
+            yield TrainingBar(bar, task)
         self._done(name, started)
 
     @contextmanager
@@ -73,6 +93,19 @@ class Reporter:
         with self._bar(*columns, TimeRemainingColumn()) as bar:
             task = bar.add_task(name, total=total)
             yield lambda further: bar.advance(task, further)
+
+    @contextmanager
+    def share(self, name: str) -> Iterator[Callable[[float, str], None]]:
+        """Show a bar with the time left; yield what is told the share done, and a few words."""
+        columns = (
+            TextColumn("{task.description}"),
+            BarColumn(bar_width=None),
+            TextColumn("{task.fields[state]}"),
+            TimeRemainingColumn(),
+        )
+        with self._bar(*columns) as bar:
+            task = bar.add_task(name, total=1.0, state="")
+            yield lambda done, state: bar.update(task, completed=done, state=state)
 
     def _bar(self, *columns: ProgressColumn) -> Progress:
         return Progress(

@@ -84,12 +84,16 @@ def write_result(
     seconds: float,
     command: str | None = None,
     commit: Mapping[str, Any] | None = None,
+    hardware: Mapping[str, Any] | None = None,
+    versions: Mapping[str, Any] | None = None,
+    date: str | None = None,
 ) -> dict[str, Any]:
     """Write a record to `path`, its provenance filled in, and return it.
 
     `seeds` is empty where nothing was random; `seconds` is the wall time of the whole experiment;
     `command` is by default the one this process was started with. A long run that may outlive a
-    change of the checkout calls `current_commit()` at its start and passes it as `commit`.
+    change of the checkout calls `current_commit()` at its start and passes it as `commit`. Where
+    the work was done earlier, or elsewhere, `hardware`, `versions` and `date` are those of then.
     """
     record = {
         "format": FORMAT,
@@ -100,10 +104,10 @@ def write_result(
         "settings": _plain(settings, "settings"),
         "command": current_command() if command is None else command,
         "commit": dict(current_commit() if commit is None else commit),
-        "hardware": current_hardware(),
-        "versions": current_versions(),
+        "hardware": dict(current_hardware() if hardware is None else hardware),
+        "versions": dict(current_versions() if versions is None else versions),
         "seconds": _plain(seconds, "seconds"),
-        "date": datetime.datetime.now(datetime.timezone.utc).isoformat(timespec="seconds"),
+        "date": current_date() if date is None else date,
     }
     validate_record(record)
     write_json(path, record)
@@ -177,6 +181,11 @@ def current_commit(directory: str | os.PathLike[str] = _PACKAGE) -> dict[str, An
         )
     bare = commit.removesuffix("-dirty")
     return {"id": bare, "dirty": True if bare != commit else None}
+
+
+def current_date() -> str:
+    """Return the date and time in UTC."""
+    return datetime.datetime.now(datetime.timezone.utc).isoformat(timespec="seconds")
 
 
 def current_command() -> str:

@@ -1,6 +1,5 @@
 """Pictures made of pixels: PNG, without text, so that the page's own fonts and colours apply."""
 
-import base64
 import io
 
 import matplotlib
@@ -20,11 +19,6 @@ DATA_COLOUR = "#8a8f9c"
 _BACKGROUND = np.array([0x16, 0x18, 0x20]) / 255  # behind digits
 _INK = np.array([0xF4, 0xF1, 0xEA]) / 255
 _BLAME = np.array([0xFF, 0x5A, 0x36]) / 255
-
-
-def data_uri(png: bytes) -> str:
-    """Return an address that holds the picture itself."""
-    return "data:image/png;base64," + base64.b64encode(png).decode("ascii")
 
 
 def scatter(

@@ -13,6 +13,7 @@ from arcsm.demo.digits import PEAK, SIDE, DigitsResult
 from arcsm.demo.rivals import Rival
 from arcsm.demo.style import CSS
 from arcsm.demo.toy import ToyResult
+from arcsm.pages import definitions, document, image, number, tile
 
 _CONDITIONAL = "q(x<sub>2</sub> | x<sub>1</sub>)"
 
@@ -30,13 +31,11 @@ class About:
 
 def render(toy: ToyResult, digits: DigitsResult, about: About) -> str:
     """Return the whole page."""
-    return (
-        '<!doctype html>\n<html lang="en">\n<head>\n<meta charset="utf-8">\n'
-        '<meta name="viewport" content="width=device-width, initial-scale=1">\n'
-        f"<title>AR-CSM on {escape(toy.name)} and digits</title>\n"
-        f"<style>{CSS}</style>\n</head>\n<body>\n<main>\n"
+    return document(
+        f"AR-CSM on {toy.name} and digits",
+        CSS,
         f"{_head(toy, digits, about)}\n{_toy(toy)}\n{_likelihood(toy, digits)}\n{_digits(digits)}\n"
-        f"{_loss(toy, digits)}\n{_foot(about)}\n</main>\n</body>\n</html>\n"
+        f"{_loss(toy, digits)}\n{_foot(about)}",
     )
 
 
@@ -53,7 +52,7 @@ def _head(toy: ToyResult, digits: DigitsResult, about: About) -> str:
             f" ({rival.name})",
         ),
         (
-            f"{_number(digits.psnr_noisy, 1)} → {_number(digits.psnr_denoised, 1)}",
+            f"{number(digits.psnr_noisy, 1)} → {number(digits.psnr_denoised, 1)}",
             "dB",
             "PSNR of noisy digits before and after denoising in one pass",
         ),
@@ -90,21 +89,21 @@ def _toy(toy: ToyResult) -> str:
         for part in toy.slices
     )
     slices = "".join(
-        _tile(
-            f"given <b>x<sub>1</sub> = {_number(part.x1, 2)}</b>",
+        tile(
+            f"given <b>x<sub>1</sub> = {number(part.x1, 2)}</b>",
             charts.slice_chart(part, top=tallest, steepest=steepest),
         )
         for part in toy.slices
     )
     scatter = [
-        _image(figures.scatter(points, toy.centre, toy.reach, colour), f"points of {what}")
+        image(figures.scatter(points, toy.centre, toy.reach, colour), f"points of {what}")
         for points, colour, what in (
             (toy.data, figures.DATA_COLOUR, "the data"),
             (toy.samples, figures.MODEL_COLOUR, "the model"),
         )
     ]
     maps = [
-        _image(figures.heat_map(density, top), f"{what} density", "pixels round")
+        image(figures.heat_map(density, top), f"{what} density", "pixels round")
         for density, what in ((toy.truth, "true"), (toy.density, "learned"))
     ]
     return f"""<section id="toy">
@@ -114,18 +113,18 @@ def _toy(toy: ToyResult) -> str:
 picture has a right answer beside it.</p>
 <figure id="samples">
 <div class="pair">
-{_tile("<b>Data</b>", scatter[0])}
-{_tile("<b>Samples</b> of the model", scatter[1])}
+{tile("<b>Data</b>", scatter[0])}
+{tile("<b>Samples</b> of the model", scatter[1])}
 </div>
 <figcaption>{len(toy.data):,} points each; samples are drawn x<sub>1</sub> first, then x<sub>2</sub>
 given x<sub>1</sub>, by inverting the cumulative distribution.</figcaption>
 </figure>
 <figure class="block" id="density">
 <div class="pair">
-{_tile("<b>True</b> density", maps[0])}
-{_tile("<b>Learned</b> density", f'<div class="over">{maps[1]}{marks}</div>')}
+{tile("<b>True</b> density", maps[0])}
+{tile("<b>Learned</b> density", f'<div class="over">{maps[1]}{marks}</div>')}
 </div>
-<div class="scale"><span>0</span>{_image(figures.heat_scale(), "colour scale")}<span>{top:.2g} per
+<div class="scale"><span>0</span>{image(figures.heat_scale(), "colour scale")}<span>{top:.2g} per
 unit area, both maps</span></div>
 <figcaption>The learned density is normalised by construction: <b>KL(truth ‖ model) =
 {_spread(kl, error, 4)} nats</b> on {len(toy.log_prob):,} unseen points; dashed lines mark the
@@ -164,14 +163,14 @@ fewer rows: a tenth of the training rows served to watch its loss.</p>
 def _digits(digits: DigitsResult) -> str:
     def picture(images: ndarray, columns: int, what: str) -> str:
         png = figures.montage(images, columns, peak=PEAK, side=SIDE)
-        return _image(png, what, "pixels")
+        return image(png, what, "pixels")
 
     columns = 10
     count = len(digits.unusual)
     top = 6.0
     blame = figures.blame(digits.unusual, digits.excess, count, peak=PEAK, side=SIDE, top=top)
     labels = "".join(
-        f"<span><b>{label}</b>{_number(value, 0)}</span>"
+        f"<span><b>{label}</b>{number(value, 0)}</span>"
         for label, value in zip(digits.unusual_labels, digits.unusual_log_prob, strict=True)
     )
     kinds = (
@@ -189,8 +188,8 @@ def _digits(digits: DigitsResult) -> str:
 uniform noise of one unit; trained on {digits.training_rows:,} digits, pixel after pixel.</p>
 <figure id="generated">
 <div class="pair stack">
-{_tile("<b>Real</b>, held out", picture(digits.real, columns, "real digits"))}
-{_tile("<b>Generated</b>, not selected", picture(digits.generated, columns, "generated digits"))}
+{tile("<b>Real</b>, held out", picture(digits.real, columns, "real digits"))}
+{tile("<b>Generated</b>, not selected", picture(digits.generated, columns, "generated digits"))}
 </div>
 <figcaption>Each generated digit is 64 draws in a row, every pixel from its own conditional given
 those before it.</figcaption>
@@ -205,11 +204,11 @@ all {len(digits.log_prob)} held-out digits).</figcaption>
 <figure class="block" id="unusual">
 <h3>The least likely held-out digits, and the pixels to blame</h3>
 {picture(digits.unusual, count, "the least likely digits")}
-<div class="block" style="margin-top:12px">{_image(blame, "surprising pixels", "pixels")}</div>
+<div class="block" style="margin-top:12px">{image(blame, "surprising pixels", "pixels")}</div>
 <div class="under" style="grid-template-columns:repeat({count},1fr)">{labels}</div>
 <figcaption>Red is surprise, −log q(x<sub>d</sub> | x<sub>&lt;d</sub>), beyond what is typical of
 that pixel, in full from {top:g} nats on; below, the digit's label and its log-likelihood (the
-median is {_number(float(np.median(digits.log_prob)), 0)}).</figcaption>
+median is {number(float(np.median(digits.log_prob)), 0)}).</figcaption>
 </figure>
 </section>"""
 
@@ -217,11 +216,11 @@ median is {_number(float(np.median(digits.log_prob)), 0)}).</figcaption>
 def _loss(toy: ToyResult, digits: DigitsResult) -> str:
     history = toy.history
     tiles = (
-        _tile(
+        tile(
             f"<b>{_title(toy.name)}</b>",
             charts.loss_chart(history.training, history.validation, best=history.best_step),
         ),
-        _tile("<b>Digits</b>", charts.loss_chart(digits.training, digits.validation)),
+        tile("<b>Digits</b>", charts.loss_chart(digits.training, digits.validation)),
     )
     return f"""<section id="loss">
 <p class="kicker">Training</p>
@@ -245,7 +244,7 @@ def _foot(about: About) -> str:
     return f"""<footer id="about">
 <p><code>{escape(about.command)}</code></p>
 <div class="pair">
-<dl>{_list(about.settings)}{_list(about.versions)}</dl>
+<dl>{definitions(about.settings)}{definitions(about.versions)}</dl>
 <dl>{seconds}<dt><b>together</b></dt><dd class="number"><b>{about.total:.1f} s</b></dd></dl>
 </div>
 </footer>"""
@@ -268,18 +267,6 @@ def _table(title: str, own: Float[ndarray, "rows"], others: Sequence[Rival], dig
     )
 
 
-def _tile(title: str, content: str) -> str:
-    return f'<div class="tile"><h3>{title}</h3>{content}</div>'
-
-
-def _image(png: bytes, what: str, style: str = "") -> str:
-    return f'<img class="{style}" src="{figures.data_uri(png)}" alt="{escape(what)}">'
-
-
-def _list(entries: Mapping[str, str]) -> str:
-    return "".join(f"<dt>{escape(k)}</dt><dd>{escape(v)}</dd>" for k, v in entries.items())
-
-
 def _title(name: str) -> str:
     return escape(name.replace("-", " ").capitalize())
 
@@ -291,8 +278,4 @@ def _mean(values: Float[ndarray, "rows"]) -> tuple[float, float]:
 
 def _spread(value: float, error: float, digits: int, *, sign: bool = False) -> str:
     plus = "+" if sign and value > 0 else ""
-    return f'{plus}{_number(value, digits)} <span class="se">± {_number(error, digits)}</span>'
-
-
-def _number(value: float, digits: int) -> str:
-    return f"{value:.{digits}f}".replace("-", "−")
+    return f'{plus}{number(value, digits)} <span class="se">± {number(error, digits)}</span>'

@@ -50,7 +50,7 @@ def test_every_public_name_exists_and_is_found_where_it_is_declared() -> None:
         _ = arcsm.nonsense
 
 
-COMMANDS = ("train", "sample", "score", "check", "demo")
+COMMANDS = ("train", "sample", "score", "check", "demo", "reproduce", "report")
 
 
 @pytest.mark.parametrize("command", COMMANDS)

@@ -11,8 +11,8 @@ from pages import PNG, Page, pixels, problems
 from rich.console import Console
 
 from arcsm.demo import Settings, run, run_demo
-from arcsm.demo.figures import data_uri
 from arcsm.errors import ArcsmError, InputError
+from arcsm.pages import data_uri
 from arcsm.progress import Reporter
 
 

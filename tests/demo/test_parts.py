@@ -14,6 +14,7 @@ from arcsm.demo.digits import DigitsResult, DigitsSizes
 from arcsm.demo.page import About, render
 from arcsm.demo.rivals import Rival, gaussian_mixture, kernel_density
 from arcsm.demo.toy import Slice, ToyResult
+from arcsm.pages import data_uri
 from arcsm.progress import Reporter
 from arcsm.train import History
 
@@ -48,7 +49,7 @@ def test_kernel_density_is_normalised_and_its_bandwidth_is_not_at_an_end() -> No
 def test_heat_map_has_its_first_row_at_the_bottom_and_saturates() -> None:
     density = np.zeros((4, 6))
     density[0, :] = 2.0
-    shown = pixels(figures.data_uri(figures.heat_map(density, top=1.0))).astype(int)
+    shown = pixels(data_uri(figures.heat_map(density, top=1.0))).astype(int)
     assert shown.shape == (4, 6, 4)
     assert shown[-1, 0, :3].sum() > 600 and shown[0, 0, :3].sum() < 30
 
@@ -57,7 +58,7 @@ def test_montage_reads_row_by_row_and_clips() -> None:
     images = np.zeros((3, 4))
     images[0, 1] = 16.0  # top right of the first image
     images[2, 2] = 99.0  # bottom left of the third, in the second row
-    shown = pixels(figures.data_uri(figures.montage(images, 2, peak=16.0, side=2))).astype(int)
+    shown = pixels(data_uri(figures.montage(images, 2, peak=16.0, side=2))).astype(int)
     size, gap = 16, 8
     assert shown.shape == (2 * size + gap, 2 * size + gap, 4)
     bright = shown[..., :3].sum(-1) > 600
@@ -70,7 +71,7 @@ def test_blame_reddens_surprise_alone() -> None:
     images = np.full((1, 4), 8.0)
     excess = np.array([[-5.0, 0.0, 3.0, 50.0]])
     png = figures.blame(images, excess, 1, peak=16.0, side=2, top=6.0)
-    shown = pixels(figures.data_uri(png)).astype(int)[[0, 0, 8, 8], [0, 8, 0, 8]]
+    shown = pixels(data_uri(png)).astype(int)[[0, 0, 8, 8], [0, 8, 0, 8]]
     redness = shown[:, 0] - shown[:, 2]
     assert redness[0] == redness[1] < 10 < redness[2] < redness[3]
 
@@ -78,8 +79,8 @@ def test_blame_reddens_surprise_alone() -> None:
 def test_scatter_puts_points_where_they_are() -> None:
     points = np.array([[1.9, 2.9]])  # the upper right corner of [0, 2] × [1, 3]
     png = figures.scatter(points, (1.0, 2.0), 1.0, figures.MODEL_COLOUR)
-    inked = np.argwhere(pixels(figures.data_uri(png))[..., 3] > 0)
-    height = pixels(figures.data_uri(png)).shape[0]
+    inked = np.argwhere(pixels(data_uri(png))[..., 3] > 0)
+    height = pixels(data_uri(png)).shape[0]
     assert len(inked) and inked[:, 0].max() < 0.1 * height and inked[:, 1].min() > 0.9 * height
 
 

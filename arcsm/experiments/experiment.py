@@ -1,0 +1,81 @@
+"""What an experiment is: pieces of work that are run once each, and what is made of their data.
+
+A piece is the least that is run in one go, one method with one seed for instance. Its raw data,
+curves and counts, are kept as they are; metrics, pictures and the verdict are made from them
+afterwards and can be made anew. So a run that was interrupted goes on where it stopped.
+"""
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from arcsm.results import Metric
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+
+BUDGETS = ("smoke", "cpu", "gpu", "paper")
+
+# Raw data of a piece: what JSON can hold.
+Raw = Mapping[str, Any]
+Settings = Mapping[str, Any]
+
+
+@dataclass(frozen=True)
+class Claim:
+    """What the paper says, in a sentence of ours, where it says so, and the number if it has one.
+
+    `value` is to be compared with the metric `metric` of the same labels.
+    """
+
+    text: str
+    source: str
+    metric: str | None = None
+    value: float | None = None
+    unit: str = "1"
+    labels: Mapping[str, Any] | None = None
+
+
+@dataclass(frozen=True)
+class Piece:
+    """One piece of work: a name that no other piece of the run has, and what it is about."""
+
+    name: str
+    labels: Mapping[str, Any]
+
+
+@dataclass(frozen=True)
+class Place:
+    """Where a piece is run, and how it tells how far it is: `progress(share)`, from 0 to 1."""
+
+    device: str
+    progress: Callable[[float], None]
+
+
+@dataclass(frozen=True)
+class Verdict:
+    """Did what the paper claims, or what was aimed at, come out? A sentence with the numbers."""
+
+    holds: bool | None  # None where the run does not tell
+    text: str
+
+
+@dataclass(frozen=True)
+class Experiment:
+    """An experiment of the paper, or beyond it.
+
+    `budgets` has the settings of each budget: sizes, steps, seeds (under "seeds"); a budget that
+    an experiment does not have is left out. `needs` names data sets that have to be there.
+    """
+
+    name: str
+    title: str
+    question: str
+    claims: Sequence[Claim]
+    budgets: Mapping[str, Settings]
+    pieces: Callable[[Settings], Sequence[Piece]]
+    run: Callable[[Settings, Piece, Place], Raw]
+    metrics: Callable[[Settings, Mapping[str, Raw]], Sequence[Metric]]
+    figures: Callable[[Settings, Mapping[str, Raw]], Mapping[str, "Figure"]]
+    verdicts: Callable[[Settings, Sequence[Metric]], Sequence[Verdict]]
+    needs: Sequence[str] = ()

@@ -1,0 +1,194 @@
+"""The finished pieces of a run on the disk, so that none is run twice.
+
+While a run is under way each finished piece is a file in `FOLDER/NAME-BUDGET/pieces`. When all are
+there they become one file, `FOLDER/NAME-BUDGET/curves.json`, from which metrics and figures can be
+made anew. Pieces know the digest of the settings they were run with: those of others are not mixed.
+"""
+
+import hashlib
+import json
+import os
+import re
+import shutil
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from arcsm.errors import InputError
+from arcsm.experiments.experiment import Experiment, Piece
+from arcsm.files import write_json
+from arcsm.results import current_date, current_hardware, current_versions, read_result
+
+PIECE, CURVES, VERSION = "arcsm-piece", "arcsm-curves", 1
+
+_PIECE_FIELDS = {
+    "format", "version", "experiment", "budget", "name", "labels", "digest", "seconds", "device",
+    "commit", "hardware", "versions", "date", "raw",
+}  # fmt: skip
+_CURVES_FIELDS = {"format", "version", "experiment", "budget", "settings", "digest", "pieces"}
+
+
+class Store:
+    """Where one experiment under one budget keeps what it has: `folder` is that of all results."""
+
+    def __init__(self, folder: str | os.PathLike[str], experiment: Experiment, budget: str) -> None:
+        if budget not in experiment.budgets:
+            raise InputError(
+                f"expected a budget of {experiment.name} among {', '.join(experiment.budgets)},"
+                f" got {budget!r}; choose one of these"
+            )
+        self.experiment, self.budget = experiment, budget
+        self.settings = _plain_settings(experiment, budget)
+        self.digest = _digest({"experiment": experiment.name, "settings": self.settings})
+        self.pieces = list(experiment.pieces(self.settings))
+        if len({piece.name for piece in self.pieces}) < len(self.pieces):
+            raise InputError(f"expected a name of its own for each piece of {experiment.name}")
+        self.record = Path(folder) / f"{experiment.name}-{budget}.json"
+        self.directory = Path(folder) / f"{experiment.name}-{budget}"
+        self.curves = self.directory / "curves.json"
+        self._files = self.directory / "pieces"
+
+    def load(self) -> dict[str, dict[str, Any]]:
+        """Return the finished pieces by name, in the order of the run; refuse those of others."""
+        found: dict[str, dict[str, Any]] = {}
+        if self.curves.exists():
+            curves = _read(self.curves, CURVES, _CURVES_FIELDS)
+            self._check_digest(curves["digest"])
+            found = {piece["name"]: piece for piece in curves["pieces"]}
+        for path in sorted(self._files.glob("*.json")) if self._files.is_dir() else ():
+            piece = _read(path, PIECE, _PIECE_FIELDS)
+            self._check_digest(piece["digest"])
+            found[piece["name"]] = piece
+        return {piece.name: found[piece.name] for piece in self.pieces if piece.name in found}
+
+    def add(
+        self,
+        piece: Piece,
+        raw: Mapping[str, Any],
+        *,
+        seconds: float,
+        device: str,
+        commit: Mapping[str, Any],
+    ) -> dict[str, Any]:
+        """Write a finished piece and return it as it will be read."""
+        content = {
+            "format": PIECE,
+            "version": VERSION,
+            "experiment": self.experiment.name,
+            "budget": self.budget,
+            "name": piece.name,
+            "labels": dict(piece.labels),
+            "digest": self.digest,
+            "seconds": seconds,
+            "device": device,
+            "commit": dict(commit),
+            "hardware": _hardware_of(device),
+            "versions": current_versions(),
+            "date": current_date(),
+            "raw": dict(raw),
+        }
+        path = self._files / _file_name(piece.name)
+        write_json(path, content, indent=None)
+        return _read(path, PIECE, _PIECE_FIELDS)
+
+    def fold(self, finished: Mapping[str, Mapping[str, Any]]) -> None:
+        """Make one file of all pieces."""
+        content = {
+            "format": CURVES,
+            "version": VERSION,
+            "experiment": self.experiment.name,
+            "budget": self.budget,
+            "settings": self.settings,
+            "digest": self.digest,
+            "pieces": list(finished.values()),
+        }
+        write_json(self.curves, content, indent=None)
+        shutil.rmtree(self._files, ignore_errors=True)
+
+    def state(self) -> str | None:
+        """Return in few words what there is of a run, or None."""
+        if self._files.is_dir():
+            return f"{len(list(self._files.glob('*.json')))} of {len(self.pieces)} pieces"
+        if self.record.exists():
+            return f"run {read_result(self.record)['date'][:10]}"
+        return None
+
+    def clear(self) -> None:
+        """Forget all pieces. The record and the figures stay until others take their place."""
+        shutil.rmtree(self._files, ignore_errors=True)
+        self.curves.unlink(missing_ok=True)
+
+    def _check_digest(self, digest: str) -> None:
+        if digest != self.digest:
+            raise InputError(
+                f"expected pieces of today's settings in {str(self.directory)!r}, got some of"
+                " others; --fresh discards them and begins anew, --out takes another folder"
+            )
+
+
+def provenance(finished: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
+    """Return what a record says of pieces: those finished last speak for all."""
+    last = max(finished, key=lambda piece: piece["date"])
+    commits = sorted({piece["commit"]["id"] for piece in finished})
+    dirty = [piece["commit"]["dirty"] for piece in finished]
+    return {
+        "commit": {
+            "id": last["commit"]["id"],
+            # Unknown (None) of some and clean of the others is unknown of all.
+            "dirty": True if True in dirty else None if None in dirty else False,
+        },
+        "hardware": last["hardware"],
+        "versions": last["versions"],
+        "date": last["date"],
+        "seconds": sum(piece["seconds"] for piece in finished),
+        "commits": commits,
+        "device": last["device"],
+    }
+
+
+def _hardware_of(device: str) -> dict[str, Any]:
+    """Return the hardware, without the GPUs if the work was done elsewhere."""
+    hardware = current_hardware()
+    return hardware if torch.device(device).type == "cuda" else {**hardware, "gpu": None}
+
+
+def _plain_settings(experiment: Experiment, budget: str) -> dict[str, Any]:
+    """Return the settings as JSON brings them back, the same in a run and in what is read of it."""
+    try:
+        text = json.dumps(dict(experiment.budgets[budget]), allow_nan=False)
+    except (TypeError, ValueError) as error:
+        raise InputError(
+            f"expected settings of {experiment.name} that JSON can hold, got: {error};"
+            " use plain numbers, strings, lists and dictionaries"
+        ) from error
+    settings = json.loads(text)
+    assert isinstance(settings, dict)
+    return settings
+
+
+def _digest(content: Any) -> str:
+    return hashlib.sha256(json.dumps(content, sort_keys=True).encode()).hexdigest()[:16]
+
+
+def _file_name(piece: str) -> str:
+    """Return a name that every file system takes, and that no other piece has."""
+    plain = re.sub(r"[^A-Za-z0-9._-]+", "-", piece)
+    return f"{plain}.json" if plain == piece else f"{plain}-{_digest(piece)[:8]}.json"
+
+
+def _read(path: Path, kind: str, names: set[str]) -> dict[str, Any]:
+    advice = "delete it, or run with --fresh"
+    try:
+        content = json.loads(path.read_text(encoding="utf-8"))
+    except (UnicodeDecodeError, ValueError) as error:
+        raise InputError(f"expected JSON in {str(path)!r}, got: {error}; {advice}") from error
+    if not isinstance(content, dict) or content.get("format") != kind:
+        raise InputError(f"expected a file of the format {kind} at {str(path)!r}; {advice}")
+    if content.get("version") != VERSION or set(content) != names:
+        raise InputError(
+            f"expected version {VERSION} of {kind} with the fields {', '.join(sorted(names))} in"
+            f" {str(path)!r}, got version {content.get('version')!r} with others; {advice}"
+        )
+    return content

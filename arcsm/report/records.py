@@ -1,0 +1,148 @@
+"""The files of a folder of results: those of experiments, each with its verdicts, and all others.
+
+Nothing is computed here that is not in the files, and a file that cannot be understood is not
+passed over: what is missing must be missing because it was not run.
+"""
+
+import os
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from arcsm.errors import InputError
+from arcsm.experiments import NAMES, Experiment, Store, get_experiment
+from arcsm.experiments.experiment import Claim, Verdict
+from arcsm.results import Metric, read_result
+
+# The best first. Smoke shows that the code runs, and is no result.
+SHOWN_BUDGETS = ("paper", "gpu", "cpu")
+
+
+@dataclass(frozen=True)
+class Entry:
+    """A record and the file that it came from, relative to the folder of results."""
+
+    file: str
+    record: Mapping[str, Any]
+    metrics: Sequence[Metric]
+
+    @property
+    def commit(self) -> str:
+        """The commit in few characters, and whether the tree was changed."""
+        commit = self.record["commit"]
+        return commit["id"][:10] + (" with changes" if commit["dirty"] else "")
+
+    @property
+    def hardware(self) -> str:
+        """The GPU, or the processor and its cores."""
+        hardware = self.record["hardware"]
+        return str(hardware["gpu"] or f"{hardware['cpu']}, {hardware['cores']} cores")
+
+
+@dataclass(frozen=True)
+class Run:
+    """An experiment that was run: what is shown of it, and under which other budgets it was."""
+
+    entry: Entry
+    budget: str
+    verdicts: Sequence[Verdict]
+    figures: Mapping[str, bytes]
+    others: Sequence[str]
+    as_today: bool  # whether its settings are still those of the experiment
+
+    def measured(self, claim: Claim) -> Metric | None:
+        """Return the metric that a claim is to be compared with, if there is one."""
+        wanted = dict(claim.labels or {}).items()
+        return next(
+            (
+                metric
+                for metric in self.entry.metrics
+                if metric.name == claim.metric and wanted <= metric.labels.items()
+            ),
+            None,
+        )
+
+
+@dataclass(frozen=True)
+class Results:
+    """All experiments, in the order of the paper, with their run if there was one; other files."""
+
+    experiments: Sequence[tuple[Experiment, Run | None]]
+    others: Sequence[Entry]
+
+
+def read_folder(folder: str | os.PathLike[str]) -> Results:
+    """Read all records of a folder; refuse, naming the file, what is not one."""
+    directory = Path(folder)
+    if not directory.is_dir():
+        got = "a file" if directory.exists() else "nothing there"
+        raise InputError(
+            f"expected a folder of results at {str(directory)!r}, got {got};"
+            " `arcsm reproduce` makes one, --results names another"
+        )
+    entries = [_read(path) for path in sorted(directory.glob("*.json"))]
+    experiments = [get_experiment(name) for name in NAMES]
+    of_experiments = {
+        f"{experiment.name}-{budget}.json"
+        for experiment in experiments
+        for budget in experiment.budgets
+    }
+    by_file = {entry.file: entry for entry in entries}
+    return Results(
+        [(experiment, _run(directory, experiment, by_file)) for experiment in experiments],
+        [entry for entry in entries if entry.file not in of_experiments],
+    )
+
+
+def _read(path: Path) -> Entry:
+    try:
+        record = read_result(path)
+    except InputError as error:
+        raise InputError(
+            f"expected a whole record of this release in {str(path)!r}, but {error}; run again what"
+            " wrote it, or move it out of the folder"
+        ) from error
+    return Entry(path.name, record, [Metric(**entry) for entry in record["metrics"]])
+
+
+def _run(directory: Path, experiment: Experiment, entries: Mapping[str, Entry]) -> Run | None:
+    found = {
+        budget: entries[f"{experiment.name}-{budget}.json"]
+        for budget in SHOWN_BUDGETS
+        if budget in experiment.budgets and f"{experiment.name}-{budget}.json" in entries
+    }
+    if not found:
+        return None
+    budget, entry = next(iter(found.items()))
+    again = f"run it again with --fresh, or move {entry.file!r} out of the folder"
+    settings = entry.record["settings"].get("experiment")
+    if (
+        entry.record["experiment"] != experiment.name
+        or entry.record["settings"].get("budget") != budget
+        or not isinstance(settings, Mapping)
+    ):
+        raise InputError(
+            f"expected the record of {experiment.name} under the budget {budget} in"
+            f" {entry.file!r}, got that of {entry.record['experiment']}; {again}"
+        )
+    try:
+        verdicts = list(experiment.verdicts(settings, entry.metrics))
+    except (LookupError, TypeError, ValueError, StopIteration) as error:
+        raise InputError(
+            f"expected the metrics of today's {experiment.name} in {entry.file!r}, got others"
+            f" ({type(error).__name__}: {error}); {again}"
+        ) from error
+    store = Store(directory, experiment, budget)
+    figures = {
+        name: _read_figure(store.directory / f"{name}.png", again)
+        for name in entry.record["settings"].get("figures", ())
+    }
+    others = [other for other in found if other != budget]
+    return Run(entry, budget, verdicts, figures, others, settings == store.settings)
+
+
+def _read_figure(path: Path, again: str) -> bytes:
+    if not path.is_file():
+        raise InputError(f"expected the figure {str(path)!r}, got nothing there; {again}")
+    return path.read_bytes()

@@ -1,0 +1,333 @@
+"""Running piece by piece: nothing is run twice, nothing is lost, nothing is mixed."""
+
+import dataclasses
+import importlib
+import json
+import pkgutil
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import pytest
+from matplotlib.figure import Figure
+
+import arcsm.experiments
+from arcsm.errors import InputError
+from arcsm.experiments import NAMES, Store, command_of, get_experiment, run_experiment
+from arcsm.experiments.experiment import BUDGETS, Experiment, Piece, Place, Raw, Settings, Verdict
+from arcsm.experiments.runner import choose_device
+from arcsm.progress import Reporter
+from arcsm.results import Metric, read_result
+
+
+class Counter:
+    """An experiment that squares numbers, and remembers which it was asked for."""
+
+    def __init__(self, **settings: Any) -> None:
+        self.asked: list[int] = []
+        self.stop_at: int | None = None
+        settings = {"numbers": (1, 2, 3), "seeds": [0], **settings}
+        self.experiment = Experiment(
+            name="counting",
+            title="Counting",
+            question="What are squares?",
+            claims=(),
+            budgets={"smoke": settings, "gpu": {**settings, "numbers": (7,)}},
+            pieces=lambda settings: [Piece(f"n={n}/x", {"n": n}) for n in settings["numbers"]],
+            run=self.run,
+            metrics=self.metrics,
+            figures=self.figures,
+            verdicts=lambda settings, metrics: [Verdict(True, "yes")],
+        )
+
+    def run(self, settings: Settings, piece: Piece, place: Place) -> Raw:
+        assert isinstance(settings["numbers"], list)  # as JSON has it
+        if piece.labels["n"] == self.stop_at:
+            raise KeyboardInterrupt
+        self.asked.append(piece.labels["n"])
+        place.progress(0.5)
+        return {"square": piece.labels["n"] ** 2}
+
+    def metrics(self, settings: Settings, raws: Mapping[str, Raw]) -> list[Metric]:
+        return [
+            Metric("square", raw["square"], unit="1", n=1, labels={"piece": name})
+            for name, raw in raws.items()
+        ]
+
+    def figures(self, settings: Settings, raws: Mapping[str, Raw]) -> dict[str, Figure]:
+        figure = Figure(figsize=(2, 1))
+        figure.add_subplot().plot([raw["square"] for raw in raws.values()])
+        return {"squares": figure}
+
+
+@pytest.fixture
+def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    return tmp_path / "results"
+
+
+def go(counter: Counter, folder: Path, budget: str = "smoke", **options: Any) -> list[Path]:
+    return run_experiment(counter.experiment, budget, device="cpu", folder=folder, **options)
+
+
+def test_a_run_leaves_a_record_the_curves_and_the_figures(folder: Path) -> None:
+    counter = Counter()
+    paths = go(counter, folder)
+    names = {path.relative_to(folder).as_posix() for path in folder.rglob("*") if path.is_file()}
+    assert {path.relative_to(folder).as_posix() for path in paths} == names
+    assert names == {
+        "counting-smoke.json",
+        *(f"counting-smoke/{name}" for name in ("curves.json", "squares.png", "squares.svg")),
+    }
+    record = read_result(paths[0])
+    assert record["experiment"] == "counting" and record["settings"]["budget"] == "smoke"
+    assert record["settings"]["experiment"] == {"numbers": [1, 2, 3], "seeds": [0]}
+    assert record["command"] == "arcsm reproduce counting --budget smoke --device cpu"
+    assert [metric["value"] for metric in record["metrics"]] == [1, 4, 9]
+    curves = json.loads((folder / "counting-smoke/curves.json").read_text())
+    assert [piece["raw"] for piece in curves["pieces"]] == [{"square": n} for n in (1, 4, 9)]
+    assert all(piece["commit"]["id"] and piece["versions"]["torch"] for piece in curves["pieces"])
+    assert record["seconds"] == sum(piece["seconds"] for piece in curves["pieces"])
+
+
+def test_a_second_run_runs_nothing_and_says_the_same(folder: Path) -> None:
+    counter = Counter()
+    paths = go(counter, folder)
+    before = [path.read_bytes() for path in paths]
+    assert go(counter, folder) == paths
+    assert counter.asked == [1, 2, 3]
+    assert [path.read_bytes() for path in paths] == before
+
+
+def test_a_fresh_run_runs_all_again(folder: Path) -> None:
+    counter = Counter()
+    go(counter, folder)
+    go(counter, folder, resume=False)
+    assert counter.asked == [1, 2, 3, 1, 2, 3]
+
+
+def test_a_fresh_run_that_cannot_begin_discards_nothing(folder: Path) -> None:
+    counter = Counter()
+    go(counter, folder, only=["n=1/x"])
+    for options in ({"device": "nonsense"}, {"only": ["n=9"]}):
+        with pytest.raises(InputError):
+            run_experiment(counter.experiment, "smoke", folder=folder, resume=False, **options)
+    go(counter, folder)
+    assert counter.asked == [1, 2, 3]
+
+
+def test_ctrl_c_keeps_what_is_finished_and_the_next_run_goes_on(folder: Path) -> None:
+    counter = Counter()
+    counter.stop_at = 3
+    with pytest.raises(KeyboardInterrupt, match="2 of 3 pieces of counting are kept"):
+        go(counter, folder)
+    assert not (folder / "counting-smoke.json").exists()
+    assert Store(folder, counter.experiment, "smoke").state() == "2 of 3 pieces"
+    counter.stop_at = None
+    assert go(counter, folder)
+    assert counter.asked == [1, 2, 3]
+    assert Store(folder, counter.experiment, "smoke").state().startswith("run 20")
+
+
+def test_time_ends_between_pieces_and_what_is_left_is_named(
+    folder: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    clock = iter(range(0, 10_000, 10))  # each look at the clock is ten seconds later
+    monkeypatch.setattr("arcsm.experiments.runner.time.monotonic", lambda: next(clock))
+    counter = Counter(numbers=tuple(range(1, 10)))
+    assert go(counter, folder, max_seconds=1e-3, reporter=_quiet_but_for_lines()) == []
+    # However little time there is, one piece is run: or else nothing ever would be.
+    assert counter.asked == [1]
+    assert "1 of 9 pieces are finished" in _lines and "n=2/x" in _lines
+    # From the start to the end of the third piece: 4 looks each, the longest took 10 s.
+    assert go(counter, folder, max_seconds=60) == []
+    assert 1 < len(counter.asked) < 9
+    while not go(counter, folder, max_seconds=60):
+        pass
+    assert counter.asked == list(range(1, 10))
+
+
+_lines = ""
+
+
+def _quiet_but_for_lines() -> Reporter:
+    from rich.console import Console
+
+    class Kept(Console):
+        def print(self, *objects: Any, **options: Any) -> None:
+            global _lines
+            _lines += " ".join(map(str, objects))
+
+    return Reporter(Kept(quiet=True))
+
+
+def test_a_longest_piece_that_would_not_fit_is_not_begun(
+    folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    counter, now = Counter(numbers=(100, 1, 2, 3)), [0.0]
+    monkeypatch.setattr("arcsm.experiments.runner.time.monotonic", lambda: now[0])
+
+    def run(settings: Settings, piece: Piece, place: Place) -> Raw:
+        now[0] += piece.labels["n"]
+        counter.asked.append(piece.labels["n"])
+        return {"square": 0}
+
+    experiment = dataclasses.replace(counter.experiment, run=run)
+    assert run_experiment(experiment, "smoke", device="cpu", folder=folder, max_seconds=199) == []
+    assert counter.asked == [100]
+    run_experiment(experiment, "smoke", device="cpu", folder=folder, max_seconds=201)
+    # The first of a call always; then 100 + 1 s and 100 + 3 s fit into 201 s.
+    assert counter.asked == [100, 1, 2, 3]
+
+
+def test_only_the_pieces_named_are_run(folder: Path) -> None:
+    counter = Counter()
+    assert go(counter, folder, only=["n=2/x"]) == []
+    assert counter.asked == [2]
+    assert go(counter, folder, only=["n=1/x", "n=3/x"])
+    assert counter.asked == [2, 1, 3]
+    # In the order of the experiment, whatever the order of running.
+    metrics = read_result(folder / "counting-smoke.json")["metrics"]
+    assert [metric["value"] for metric in metrics] == [1, 4, 9]
+
+
+def test_pieces_of_other_settings_are_refused_unless_fresh(folder: Path) -> None:
+    go(Counter(), folder, only=["n=2/x"])
+    other = Counter(numbers=(2, 3))
+    with pytest.raises(InputError, match="--fresh"):
+        go(other, folder)
+    assert other.asked == []
+    assert go(other, folder, resume=False) and other.asked == [2, 3]
+    with pytest.raises(InputError, match="--fresh"):  # the same of a finished run
+        go(Counter(), folder)
+
+
+def test_pieces_of_another_kind_of_device_are_not_mixed(folder: Path) -> None:
+    counter = Counter()
+    go(counter, folder, only=["n=1/x"])
+    (path,) = (folder / "counting-smoke/pieces").iterdir()
+    piece = json.loads(path.read_text())
+    path.write_text(json.dumps({**piece, "device": "cuda"}))
+    with pytest.raises(InputError, match=r"run on cpu .* from cuda; use --device cuda"):
+        go(counter, folder)
+
+
+def test_what_several_machines_did_is_said_of_the_last_and_of_all_commits(folder: Path) -> None:
+    counter = Counter()
+    go(counter, folder, only=["n=1/x", "n=2/x"])
+    for path in (folder / "counting-smoke/pieces").iterdir():
+        piece = json.loads(path.read_text())
+        piece["commit"] = {"id": f"old{piece['labels']['n']}", "dirty": False}
+        piece["date"] = f"2020-01-0{piece['labels']['n']}T00:00:00+00:00"
+        piece["hardware"]["cpu"] = "another"
+        path.write_text(json.dumps(piece))
+    go(counter, folder)
+    record = read_result(folder / "counting-smoke.json")
+    assert record["hardware"]["cpu"] != "another" and not record["date"].startswith("2020")
+    assert record["settings"]["commits"] == sorted(["old1", "old2", record["commit"]["id"]])
+
+
+@pytest.mark.parametrize(
+    "content",
+    [b"{", b"\xff\xfe", b"[]", b'{"format": "arcsm-piece", "version": 9}', b'{"format": "x"}'],
+)
+def test_a_damaged_piece_is_named(folder: Path, content: bytes) -> None:
+    counter = Counter()
+    go(counter, folder, only=["n=1/x"])
+    (path,) = (folder / "counting-smoke/pieces").iterdir()
+    path.write_bytes(content)
+    with pytest.raises(InputError, match=rf"{path.name}.*delete it"):
+        go(counter, folder)
+
+
+def test_what_is_not_there_is_one_sentence(folder: Path) -> None:
+    counter = Counter()
+    with pytest.raises(InputError, match="budget of counting among smoke, gpu, got 'cpu'"):
+        go(counter, folder, "cpu")
+    with pytest.raises(InputError, match=r"pieces among n=1/x, .* got 'n=9'"):
+        go(counter, folder, only=["n=9"])
+    with pytest.raises(InputError, match="positive number of seconds"):
+        go(counter, folder, max_seconds=0)
+    with pytest.raises(InputError, match="device"):
+        run_experiment(counter.experiment, "smoke", device="nonsense", folder=folder)
+    assert counter.asked == [] and not folder.exists()
+
+
+def test_the_budget_of_a_gpu_is_not_spent_on_a_cpu_unasked(
+    folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("torch.cuda.is_available", lambda: False)
+    counter = Counter()
+    with pytest.raises(InputError, match="--device cpu"):
+        run_experiment(counter.experiment, "gpu", folder=folder)
+    assert go(counter, folder, "gpu")  # said so
+    # And once all is there no device is needed to make the results anew.
+    assert run_experiment(counter.experiment, "gpu", folder=folder)
+    assert counter.asked == [7]
+
+
+def test_the_device_is_chosen_by_what_there_is_and_by_the_budget(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr("torch.cuda.is_available", lambda: True)
+    chosen = {budget: choose_device("auto", budget) for budget in BUDGETS}
+    assert chosen == {"smoke": "cuda", "cpu": "cpu", "gpu": "cuda", "paper": "cuda"}
+    monkeypatch.setattr("torch.cuda.is_available", lambda: False)
+    assert {choose_device("auto", budget) for budget in ("smoke", "cpu", "paper")} == {"cpu"}
+
+
+def test_raw_data_that_json_cannot_hold_are_refused(folder: Path) -> None:
+    counter = Counter()
+    experiment = dataclasses.replace(counter.experiment, run=lambda *_: {"x": float("nan")})
+    with pytest.raises(InputError, match="JSON"):
+        run_experiment(experiment, "smoke", device="cpu", folder=folder)
+    assert list(folder.rglob("*.json")) == []
+
+
+def test_figures_of_a_former_run_go(folder: Path) -> None:
+    counter = Counter()
+    go(counter, folder)
+    (folder / "counting-smoke/old.png").write_bytes(b"")
+    go(counter, folder)
+    assert sorted(path.name for path in (folder / "counting-smoke").iterdir()) == [
+        "curves.json",
+        "squares.png",
+        "squares.svg",
+    ]
+
+
+def test_every_module_with_an_experiment_is_listed_under_its_name() -> None:
+    found = set()
+    for module in pkgutil.iter_modules(arcsm.experiments.__path__):
+        loaded = importlib.import_module(f"arcsm.experiments.{module.name}")
+        if hasattr(loaded, "EXPERIMENT"):
+            assert loaded.EXPERIMENT.name == module.name.replace("_", "-")
+            found.add(loaded.EXPERIMENT.name)
+    assert found == set(NAMES)
+    with pytest.raises(InputError, match="toy-samples"):
+        get_experiment("toys")
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_every_experiment_is_whole(name: str, tmp_path: Path) -> None:
+    experiment = get_experiment(name)
+    assert experiment.question.endswith("?") and experiment.title
+    assert "smoke" in experiment.budgets and set(experiment.budgets) <= set(BUDGETS)
+    for budget in experiment.budgets:
+        store = Store(tmp_path, experiment, budget)
+        assert store.pieces and store.state() is None
+        assert all(isinstance(seed, int) for seed in store.settings["seeds"])
+    assert command_of(name, "cpu") == f"arcsm reproduce {name} --budget cpu"
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", NAMES)
+def test_smoke_of_every_experiment(name: str, tmp_path: Path) -> None:
+    experiment = get_experiment(name)
+    paths = run_experiment(experiment, "smoke", device="cpu", folder=tmp_path)
+    record = read_result(paths[0])
+    assert any(path.suffix == ".png" for path in paths)
+    metrics = [Metric(**metric) for metric in record["metrics"]]
+    verdicts = experiment.verdicts(record["settings"]["experiment"], metrics)
+    assert verdicts and all(verdict.text for verdict in verdicts)
+    names = {metric.name for metric in metrics}
+    assert {claim.metric for claim in experiment.claims if claim.metric} <= names
