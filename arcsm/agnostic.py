@@ -161,12 +161,18 @@ class OrderAgnosticARCSM(ARCSM):
         *,
         condition: Float[Tensor, "rows condition_dims"] | None = None,
         jitter: Float[Tensor, "rows dims"] | None = None,
+        objective: str = "csm",
         mix: float = 0.5,
     ) -> Float[Tensor, "rows"]:
         """Return D/(D − i) times the annealed CSM terms of the D − i unknown scalars of each row.
 
         The mean over sets is the mean over all orders of what `ARCSM.loss_terms` returns.
         """
+        if objective != "csm":
+            raise InputError(
+                f"expected the objective 'csm' for a model of all orders, got {objective!r}; leave"
+                " it out, or use an ARCSM"
+            )
         sigma, epsilon, context_epsilon, known = noise
 
         def conditionals(inputs: Tensor, levels: Float[Tensor, "rows 1 1 levels"]) -> Any:
@@ -195,12 +201,14 @@ class OrderAgnosticARCSM(ARCSM):
         orders: int,
         *,
         generator: torch.Generator | None = None,
+        return_error: bool = False,
         **options: Any,
-    ) -> Float[Tensor, "rows"]:
+    ) -> Float[Tensor, "rows"] | tuple[Float[Tensor, "rows"], Float[Tensor, "rows"]]:
         """Return the log of the mean of the densities along so many random orders.
 
         The orders, the same for all rows, are drawn from `generator`. A mean of densities is a
-        density too. `options` are those of `log_prob`.
+        density too. `options` are those of `log_prob`. With `return_error` a pair: beside it the
+        largest of the numerical errors along the orders, which that of the mean cannot exceed.
         """
         if not isinstance(orders, int) or isinstance(orders, bool) or orders < 1:
             raise InputError(f"expected a positive number of orders, got {orders!r}; ask for 1")
@@ -209,8 +217,12 @@ class OrderAgnosticARCSM(ARCSM):
             torch.randperm(self.dims, generator=generator, device=device).tolist()
             for _ in range(orders)
         ]
-        each = [self.with_order(order).log_prob(x, **options) for order in drawn]
-        return torch.stack(each).logsumexp(0) - math.log(orders)
+        pairs = [
+            self.with_order(order).log_prob(x, return_error=True, **options) for order in drawn
+        ]
+        each, errors = (torch.stack(parts) for parts in zip(*pairs, strict=True))
+        log_prob = each.logsumexp(0) - math.log(orders)
+        return (log_prob, errors.amax(0)) if return_error else log_prob
 
     @torch.no_grad()
     def conditional(
@@ -233,6 +245,7 @@ class OrderAgnosticARCSM(ARCSM):
                 f" and given={list(given)}; correct these"
             )
         rows = self.rows(x)
+        condition = self.checked_condition(condition, len(rows))
         known = torch.zeros_like(rows, dtype=torch.bool)
         known[:, list(given)] = True
         context = self.context.contexts(self.context_inputs(rows), known, condition)[:, d]

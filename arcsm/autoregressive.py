@@ -173,13 +173,13 @@ class AutoregressiveModel(TrainableModel):
         """Return c_d, the 0 of the standardised units of each scalar; that of x_d sees x_<d."""
         if self.regression is None:
             return self.shift[None]
-        return self.shift + (x - self.shift) @ self.regression.T
+        return self.shift + (x - self.shift) @ self.regression.T.to(x.dtype)
 
     def centre(self, x: Float[Tensor, "rows dims"], d: int) -> Float[Tensor, "#rows"]:
         """Return c_d of one scalar; of x only what precedes d in the order matters."""
         if self.regression is None:
             return self.shift[d, None]
-        return self.shift[d] + (x - self.shift) @ self.regression[d]
+        return self.shift[d] + (x - self.shift) @ self.regression[d].to(x.dtype)
 
     def empty_rows(self, n: int) -> Float[Tensor, "rows dims"]:
         """Return zeros for n rows to be drawn."""

@@ -18,7 +18,7 @@ from arcsm.agnostic import OrderAgnosticARCSM
 from arcsm.autoregressive import TrainableModel, seeded
 from arcsm.data.arrays import as_rows
 from arcsm.errors import InputError
-from arcsm.model import ARCSM
+from arcsm.model import ARCSM, check_columns
 
 # Numbers in the largest tensors of a pass over stacked members, on a CPU. Stacking saves calls of
 # torch; beyond this size they count for little, and memory of that size goes back to the system
@@ -209,6 +209,7 @@ class Ensemble(TrainableModel):
         where all members agree, to log K, where one of them is all of the density.
         `options` are those of `ARCSM.log_prob_terms`.
         """
+        check_columns(only, self.dims)
         needed = needed_terms(self.order, only)
         each = [m.log_prob_terms(x, only=needed, **options) for m in self.models]
         terms, errors = (torch.stack(parts) for parts in zip(*each, strict=True))
@@ -286,11 +287,14 @@ class Ensemble(TrainableModel):
             raise InputError("expected a generator for an ensemble, got uniform; leave it out")
         models = self.models
         x = models[0].empty_rows(n)
-        models[0].context.check_condition(condition, n)
+        condition = models[0].checked_condition(condition, n)
         given = None if given is None else self._checked_given(given, n)
-        if weight is None and given is not None:
+        if weight is not None:
+            weight = self._checked_weight(weight, n).to(x)
+        elif given is not None:
             weight = self._weights_given(given, condition, method)
-        weight = x.new_ones(1, len(models)) if weight is None else weight.to(x)
+        else:
+            weight = x.new_ones(1, len(models))
         chosen = torch.multinomial(weight.expand(n, -1), 1, generator=generator)[:, 0]
         for place, member in enumerate(models):
             rows = (chosen == place).nonzero()[:, 0]
@@ -306,6 +310,21 @@ class Ensemble(TrainableModel):
                 **options,
             )
         return x
+
+    def _checked_weight(self, weight: Any, n: int) -> Float[Tensor, "rows_or_1 members"]:
+        weights = as_rows(weight, dims=len(self.members), name="weight", dtype=torch.float64)
+        if len(weights) not in (1, n):
+            raise InputError(
+                f"expected weights for one row or for {n}, got {len(weights)} rows; pass one row"
+                " for all, or one for each"
+            )
+        total = weights.sum(1, keepdim=True)
+        if not bool(((weights >= 0).all(1, keepdim=True) & (total > 0)).all()):
+            raise InputError(
+                "expected weights of at least 0, and one above it in each row, got others; pass"
+                " what the members are to be drawn in proportion to"
+            )
+        return weights / total
 
     def _checked_given(self, given: Any, n: int) -> Float[Tensor, "rows_or_1 k"]:
         given = as_rows(given, name="given", dtype=self.dtype).to(self.device)

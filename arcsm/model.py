@@ -4,6 +4,7 @@ A context network, a score head and noise levels, with the standardisation of th
 densities are in the units of the data.
 """
 
+import math
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any, Literal, overload
 
@@ -23,6 +24,7 @@ from arcsm.conditional import (
 )
 from arcsm.conditional.head import SLOPE_LIMIT
 from arcsm.context import MADE, ContextNetwork
+from arcsm.data.arrays import as_rows
 from arcsm.errors import InputError
 from arcsm.objectives import (
     Perturbation,
@@ -31,6 +33,7 @@ from arcsm.objectives import (
     likelihood_terms,
 )
 from arcsm.sampling import METHODS, Draw, draw_batches
+from arcsm.sampling.batches import check_draw
 from arcsm.sampling.chain import Snap
 from arcsm.soundness import Report, check_rows
 from arcsm.threads import even_sizes, map_pieces
@@ -38,6 +41,9 @@ from arcsm.threads import even_sizes, map_pieces
 # Conditionals evaluated at one time. Fewer are dominated by the cost of calling torch; but if they
 # have to be integrated, each needs some 100 kB.
 _CHUNK, _CHUNK_TO_INTEGRATE = 8192, 2048
+
+# Numbers that the context network may keep for the rows of one pass: some 128 MB.
+_NUMBERS = 2**25
 
 # Noise of this many standard deviations of the data makes any conditional as good as normal: of a
 # skewness of 2 it leaves 0.18, 0.003 nats from a normal density, and less at 3, the default.
@@ -256,13 +262,14 @@ class ARCSM(AutoregressiveModel):
 
         `sigma` is in standardised units, the scores in those of the data.
         """
-        rows = self.rows(x)
-        z = self.to_standard(rows)
+        rows = as_rows(x, dims=self.dims)
+        condition = self.checked_condition(condition, len(rows))
+        z, inputs = self._units(rows)
         sigma = self.noise.sigma_min if sigma is None else sigma
         if not sigma > 0:
             raise InputError(f"expected a positive sigma, got {sigma}; choose one above 0")
         levels = z.new_full((len(z), 1, 1), sigma)
-        conditionals = self.conditionals(self.context_inputs(rows), levels, condition)
+        conditionals = self.conditionals(inputs, levels, condition)
         score, derivative = conditionals.jet(z[..., None, None])
         return score[..., 0, 0] / self.scale, derivative[..., 0, 0] / self.scale.square()
 
@@ -283,9 +290,29 @@ class ARCSM(AutoregressiveModel):
         CDF; an end may be infinite. The contexts see x itself. With `only` these scalars alone
         are evaluated, and the terms of the others are 0.
         """
-        rows = self.rows(x)
-        z = self.to_standard(rows)
-        contexts = self.context(self.context_inputs(rows), condition).flatten(0, 1)
+        rows = as_rows(x, dims=self.dims)
+        condition = self.checked_condition(condition, len(rows))
+        low, high = (None, None) if cells is None else cells
+        check_columns(only, self.dims)
+        found = []
+        for piece in self._pieces(len(rows)):
+            ends = None if low is None or high is None else (low[piece], high[piece])
+            given = None if condition is None else condition[piece]
+            found.append(self._some_terms(rows[piece], ends, only, given, method))
+        terms, errors = (torch.cat(parts) for parts in zip(*found, strict=True))
+        return terms, errors
+
+    def _some_terms(
+        self,
+        rows: Float[Tensor, "rows dims"],
+        cells: tuple[Float[Tensor, "rows dims"], Float[Tensor, "rows dims"]] | None,
+        only: Sequence[int] | None,
+        condition: Float[Tensor, "rows condition_dims"] | None,
+        method: str,
+    ) -> tuple[Float[Tensor, "rows dims"], Float[Tensor, "rows dims"]]:
+        """Return what `log_prob_terms` does, for as many rows as memory is meant for."""
+        z, inputs = self._units(rows)
+        contexts = self.context(inputs, condition).flatten(0, 1)
         terms = torch.zeros_like(z).flatten()
         errors = torch.zeros_like(terms)
         wanted = torch.ones_like(z, dtype=torch.bool)
@@ -310,7 +337,7 @@ class ARCSM(AutoregressiveModel):
         inside_cell = torch.zeros_like(terms, dtype=torch.bool)
         if cells is not None:
             # In float64: a cell may be narrow beside the distance of its ends from 0.
-            centres = self.centres(rows).double()
+            centres = self.centres(rows.to(self.shift.device, torch.float64)).double()
             low, high = (
                 ((end.to(centres) - centres) / self.scale.double()).reshape(-1, 1) for end in cells
             )
@@ -334,6 +361,8 @@ class ARCSM(AutoregressiveModel):
             lambda density, some: density.log_prob_and_error(point[some]),
             -log_scale,
         )
+        # Of what is too far out for floating point nothing is known but that.
+        errors = errors.where(terms != -math.inf, math.inf)
         return terms.view_as(z), errors.view_as(z)
 
     @overload
@@ -372,6 +401,9 @@ class ARCSM(AutoregressiveModel):
         Where `cells` are given their probability takes the place of the density. With
         `return_error` a pair: beside it an estimate, row by row, of the numerical error in nats
         (rounding, and what an integral leaves open), which 99 of 100 rows keep to.
+
+        The density is nowhere 0. A log of −∞ says that a value is farther out than floating point
+        can tell, some 1e19 deviations in float32, or a cell beyond all mass; its error is ∞.
         """
         terms, errors = self.log_prob_terms(x, cells=cells, condition=condition, method=method)
         return (terms.sum(-1), errors.sum(-1)) if return_error else terms.sum(-1)
@@ -404,21 +436,79 @@ class ARCSM(AutoregressiveModel):
 
         Of rows drawn from the model those of x are independent and uniform. `at` may be infinite.
         """
-        rows = self.rows(x)
-        at = rows if at is None else at.to(rows)
-        contexts = self.context(self.context_inputs(rows), condition).flatten(0, 1)
-        z = ((at - self.centres(rows)) / self.scale).reshape(-1, 1)
-        finite = z.isfinite()
-        sizes = even_sizes(len(z), self.conditionals_at_once(method), rows.device)
-        pieces = zip(contexts.split(sizes), z.where(finite, 0.0).split(sizes), strict=True)
+        rows = as_rows(x, dims=self.dims)
+        condition = self.checked_condition(condition, len(rows))
+        if at is not None:
+            at = torch.as_tensor(at)
+            if at.shape != rows.shape or bool(at.isnan().any()):
+                raise InputError(
+                    f"expected at of shape {tuple(rows.shape)} without NaN, got shape"
+                    f" {tuple(at.shape)}{', with some' if at.shape == rows.shape else ''};"
+                    " pass a value for each entry, which may be infinite"
+                )
+        found = []
+        for piece in self._pieces(len(rows)):
+            given = None if condition is None else condition[piece]
+            up_to = None if at is None else at[piece]
+            found.append(self._some_cdf(rows[piece], up_to, given, method))
+        return torch.cat(found)
+
+    def _some_cdf(
+        self,
+        rows: Float[Tensor, "rows dims"],
+        at: Float[Tensor, "rows dims"] | None,
+        condition: Float[Tensor, "rows condition_dims"] | None,
+        method: str,
+    ) -> Float[Tensor, "rows dims"]:
+        """Return what `conditional_cdf` does, for as many rows as memory is meant for."""
+        z, inputs = self._units(rows, at)
+        contexts = self.context(inputs, condition).flatten(0, 1)
+        point = z.reshape(-1, 1)
+        finite = point.isfinite()
+        sizes = even_sizes(len(point), self.conditionals_at_once(method), z.device)
+        pieces = zip(contexts.split(sizes), point.where(finite, 0.0).split(sizes), strict=True)
         probability = torch.cat(
             map_pieces(
                 lambda piece: self.density_of(self.head.family(piece[0]), method).cdf(piece[1]),
                 list(pieces),
-                rows.device,
+                z.device,
             )
         )
-        return probability.where(finite, (z > 0).to(z.dtype)).view_as(rows)
+        return probability.where(finite, (point > 0).to(z.dtype)).view_as(z)
+
+    def checked_condition(
+        self, condition: Any, rows: int
+    ) -> Float[Tensor, "rows condition_dims"] | None:
+        """Return conditioning values for so many rows, as `rows` returns rows; None for none."""
+        if condition is not None:
+            condition = as_rows(condition, name="condition", dtype=self.shift.dtype)
+            condition = condition.to(self.shift.device)
+        self.context.check_condition(condition, rows)
+        return condition
+
+    def _pieces(self, rows: int) -> Iterator[slice]:
+        """Yield rows by rows, as many at a time as the context network has memory for."""
+        size = max(1, _NUMBERS // self.context.numbers_per_row)
+        for start in range(0, rows, size):
+            yield slice(start, start + size)
+
+    def _units(
+        self, rows: Float[Tensor, "rows dims"], at: Float[Tensor, "rows dims"] | None = None
+    ) -> tuple[Float[Tensor, "rows dims"], Float[Tensor, "rows dims"]]:
+        """Return rows, or `at`, in standardised units, and rows as the context network sees them.
+
+        In float64, until they are standardised: of values far from 0, or of columns that are
+        nearly copies, float32 would lose the digits that tell them apart.
+        """
+        wide = rows.to(self.shift.device, torch.float64)
+        point = wide if at is None else at.to(wide)
+        z = (point - self.centres(wide)) / self.scale
+        inputs = self.context_inputs(wide)
+        # Its square overflows, so that the log-density is −∞ all the same; but a context network
+        # that is given infinity makes NaN of it, for all scalars.
+        limit = torch.finfo(self.shift.dtype).max ** 0.75
+        z = z.clamp(-limit, limit) if at is None else z
+        return z.to(self.shift.dtype), inputs.clamp(-limit, limit).to(self.shift.dtype)
 
     @torch.no_grad()
     def conditional(
@@ -435,6 +525,7 @@ class ARCSM(AutoregressiveModel):
         if not 0 <= d < self.dims:
             raise InputError(f"expected d from 0 to {self.dims - 1}, got {d}; choose a column")
         rows = self.rows(x)
+        condition = self.checked_condition(condition, len(rows))
         family = self.head.family(self.context(self.context_inputs(rows), condition)[:, d])
         centre = self.centre(rows, d)[:, None]
         return ScaledDensity(self.density_of(family, "auto"), centre, self.scale[d])
@@ -530,10 +621,19 @@ class ARCSM(AutoregressiveModel):
         """Return the normalised conditionals of a family of the head."""
         kind = self.density if method == "auto" else method
         if kind == "flow":
+            check_draw(self, Draw(method="flow"))
             return FlowDensity(family, self.noise, steps=self.flow_steps)
         if kind == "quadrature":
             return QuadratureDensity(family, self.noise)
-        raise InputError(f"expected a density among {DENSITIES}, got {method!r}; choose one")
+        raise InputError(f"expected a density among {DENSITIES}, got {kind!r}; choose one")
+
+
+def check_columns(only: Sequence[int] | None, dims: int) -> None:
+    """Refuse scalars to be evaluated alone that there are none of."""
+    if only is not None and not set(only) <= set(range(dims)):
+        raise InputError(
+            f"expected columns from 0 to {dims - 1} in only, got {list(only)}; choose among these"
+        )
 
 
 class ScaledDensity:

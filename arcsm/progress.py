@@ -60,9 +60,7 @@ class Reporter:
         self._done(name, started)
 
     @contextmanager
-    def training(
-        self, name: str, steps: int | None
-    ) -> Iterator["TrainingBar"]:
+    def training(self, name: str, steps: int | None) -> Iterator["TrainingBar"]:
         """Show a bar with losses and the time left, then a line; yield the callback for `fit`.
 
         `steps` are those of the run, shown before its first report; None where it decides itself.

@@ -164,9 +164,10 @@ def check_rows(
     """Look at a model with two densities beside rows of data, best such as it has not seen.
 
     Up to `rows` of them, drawn by `seed`, are looked at: with very many no model would be good
-    enough. What cannot be computed is a finding too.
+    enough. What cannot be computed is a finding too. A model of a single noise level has the
+    density by quadrature alone, and there is nothing to compare it with.
     """
-    points = as_rows(data, dims=model.dims, name="data", dtype=model.shift.dtype)
+    points = as_rows(data, dims=model.dims, name="data")
     if len(points) < LEAST_ROWS:
         raise InputError(
             f"expected at least {LEAST_ROWS} rows of data, got {len(points)}; fewer show nothing"
@@ -174,19 +175,26 @@ def check_rows(
     if not isinstance(rows, int) or isinstance(rows, bool) or rows < LEAST_ROWS:
         raise InputError(f"expected rows of at least {LEAST_ROWS}, got {rows!r}; 1000 is usual")
     if condition is not None:
-        condition = as_rows(condition, name="condition", dtype=points.dtype)
+        condition = as_rows(condition, name="condition", dtype=model.shift.dtype)
     model.context.check_condition(condition, len(points))
     chosen = torch.randperm(len(points), generator=torch.Generator().manual_seed(seed))[:rows]
     points = points[chosen.to(points.device)].to(model.shift.device)
     if condition is not None:
         condition = condition[chosen.to(condition.device)].to(model.shift.device)
-    other = "quadrature" if model.density == "flow" else "flow"
+    if not all(bool(part.isfinite().all()) for part in model.state_dict().values()):
+        text = "The weights are not finite numbers."
+        return Report((Finding("weights", False, text, "load them anew, or train again"),))
+    # A single noise level has no flow, which leads from one level to another.
+    one = model.noise.has_one_level
+    other = None if one else "quadrature" if model.density == "flow" else "flow"
     few = max(LEAST_ROWS, _CONDITIONALS // model.dims)
-    seen = {name: len(points) if name == "flow" else few for name in (model.density, other)}
+    methods = [name for name in (model.density, other) if name is not None]
+    seen = {name: len(points) if name == "flow" else few for name in methods}
     views = {name: _View.of(model, points[:n], condition, name, n) for name, n in seen.items()}
     findings = [_attempt("integrals", lambda: integrals(model, points, condition))]
     findings += _calibrations(views, model.density, other)
-    findings.append(_agreement(views, model.density, other, findings[1].good))
+    if other is not None:
+        findings.append(_agreement(views, model.density, other, findings[1].good))
     findings += [_outside(views[model.density]), _precision(views[model.density])]
     return Report(tuple(findings))
 
@@ -221,7 +229,7 @@ def _attempt(name: str, look: Callable[[], Finding]) -> Finding:
         return Finding(name, False, f"It cannot be computed: {reason}.", _MORE_TRAINING)
 
 
-def _calibrations(views: Mapping[str, _View], canonical: str, other: str) -> list[Finding]:
+def _calibrations(views: Mapping[str, _View], canonical: str, other: str | None) -> list[Finding]:
     """Compare where values lie in their predicted distributions with where they should."""
     found = {}
     for method, view in views.items():
@@ -231,8 +239,10 @@ def _calibrations(views: Mapping[str, _View], canonical: str, other: str) -> lis
         else:
             pit = {f"column {d}": view.cdf[:, d] for d in range(view.cdf.shape[1])}
             found[method] = calibration(pit, f"the data by {method}", name=name)
-    own, foreign = found[canonical], found[other]
-    advice = own.advice
+    own = found[canonical]
+    if other is None:
+        return [own]
+    foreign, advice = found[other], own.advice
     if not own.good and foreign.good:
         advice = (
             f'set model.density = "{other}", which is calibrated on these rows, or {_MORE_TRAINING}'

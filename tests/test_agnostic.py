@@ -337,3 +337,26 @@ def test_conditionals_of_normal_rows_are_learned(
     difference = expected - got
     assert abs(difference.mean().item()) < 0.03
     assert difference.abs().mean().item() < 0.1
+
+
+def test_the_likelihood_is_no_objective_for_all_orders() -> None:
+    config = TrainConfig(steps=2, objective={"objective": "likelihood"})
+    with pytest.raises(InputError, match="objective 'csm' for a model of all orders"):
+        fit(random_model().requires_grad_(True), rows_of(100), config)
+
+
+def test_the_error_over_orders_is_the_largest_of_one() -> None:
+    model, x = random_model(2), rows_of(5, 2)
+    found, error = model.log_prob_over_orders(x, 6, generator=seeded(0), return_error=True)
+    assert torch.equal(found, model.log_prob_over_orders(x, 6, generator=seeded(0)))
+    both = [model.with_order(o).log_prob(x, return_error=True)[1] for o in ([0, 1], [1, 0])]
+    assert torch.equal(error, torch.stack(both).amax(0))
+
+
+def test_conditions_of_conditionals_may_be_arrays() -> None:
+    model, x, condition = random_model(condition_dims=1), rows_of(4), normal(4, 1, seed=4)
+    expected = model.conditional(x, 1, given=[2], condition=condition).cdf(x[:, :1])
+    found = model.conditional(x, 1, given=[2], condition=condition.numpy()).cdf(x[:, :1])
+    assert torch.equal(found, expected)
+    with pytest.raises(InputError, match="finite numbers in condition"):
+        model.conditional(x, 1, given=[2], condition=condition * math.nan)

@@ -512,3 +512,47 @@ def test_configurations_of_other_members_are_refused() -> None:
     config = json.loads(json.dumps(random_ensemble().config))
     with pytest.raises(InputError, match=r"expected members among ARCSM, .* got 'MixtureMADE'"):
         Ensemble.from_config({**config, "kind": "MixtureMADE"})
+
+
+@pytest.mark.parametrize(
+    ("weight", "message"),
+    [
+        (torch.ones(1, 2), "weight with 3 columns"),
+        (torch.ones(3), "weight of shape"),
+        (torch.ones(2, 3), "one row or for 4, got 2"),
+        (torch.zeros(1, 3), "weights of at least 0"),
+        (torch.tensor([[1.0, -1.0, 1.0]]), "weights of at least 0"),
+        (torch.tensor([[1.0, math.nan, 1.0]]), "finite numbers in weight"),
+        (torch.tensor([[1.0, math.inf, 1.0]]), "finite numbers in weight"),
+    ],
+)
+def test_weights_that_nothing_can_be_drawn_by(weight: Tensor, message: str) -> None:
+    with pytest.raises(InputError, match=message):
+        random_ensemble().sample(4, weight=weight)
+
+
+def test_weights_choose_the_member() -> None:
+    model = apart().float()
+    for place in range(3):
+        weight = torch.eye(3, dtype=torch.float64)[place : place + 1] * 1e-150
+        assert bool((origin(model.sample(20, weight=weight)) == place).all())
+    weight = torch.eye(3)[[2, 0, 1, 0]]
+    assert origin(model.sample(4, weight=weight)).tolist() == [2, 0, 1, 0]
+
+
+def test_conditions_of_samples_may_be_arrays() -> None:
+    model = random_ensemble(condition_dims=1).float()
+    condition = normal(6, 1, seed=4).float()
+    expected = model.sample(6, condition=condition, generator=seeded(1))
+    for same in (condition.double(), condition.numpy()):
+        assert torch.equal(model.sample(6, condition=same, generator=seeded(1)), expected)
+    with pytest.raises(InputError, match="finite numbers in condition"):
+        model.sample(6, condition=condition * math.nan)
+    with pytest.raises(InputError, match="a numpy array or a torch tensor, got list"):
+        model.sample(6, condition=[[0.0]] * 6)
+
+
+def test_only_columns_that_exist() -> None:
+    for orders in (DIFFERENT, [[0, 1, 2]] * 2):
+        with pytest.raises(InputError, match="columns from 0 to 2 in only"):
+            random_ensemble(orders).log_prob_terms(rows_of(2), only=[7])

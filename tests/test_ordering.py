@@ -21,7 +21,7 @@ from arcsm.ordering.rules import (
     tree_r2,
 )
 from arcsm.tabular import Settings, fit_table
-from arcsm.tabular.ordering import learn_order as learn_order_of_table
+from arcsm.tabular.ordering import race_columns
 
 
 def rows(count: int = 60, columns: int = 4, seed: int = 0) -> np.ndarray:
@@ -346,8 +346,8 @@ def test_a_race_judges_rows_of_a_table_as_the_model_does(monkeypatch: pytest.Mon
     points, spread = (part.astype(np.float32) for part in (encoded.point, encoded.spread))
     settings = Settings(order="auto", max_steps=7, max_seconds=3.0, learning_rate=0.1)
     with pytest.raises(InputError, match="enough"):
-        learn_order_of_table(settings, columns, points, spread, None, 5)
-    assert (calls["steps"], calls["seconds"], calls["seed"]) == (7, 3.0, 5)
+        race_columns(settings, columns, points, spread, None, 5)
+    assert (calls["steps"], calls["seconds"], calls["seed"]) == (7, 1.0, 5)
     assert calls["learning_rate"] == 0.1
     assert calls["groups"] == [(0,), (1, 2), (3,), (4,)]
     model = ARCSM.made(5, hidden=(8,), decorrelate=True, seed=0).double()

@@ -121,7 +121,9 @@ def test_weights_that_are_not_finite_are_told_in_words(gap: ARCSM, part: str) ->
     model = copy.deepcopy(gap)
     next(getattr(model, part).parameters()).fill_(math.nan)
     report = model.check(two_modes(60, 1))
-    assert not report.good and "not" in str(report) and "finite" in str(report)
+    assert not report.good and len(report.findings) == 1
+    assert "weights are not finite" in str(report) and "load them anew" in str(report)
+    assert "train for more steps" not in str(report)
     json.dumps(report.to_dict(), allow_nan=False)
 
 
@@ -140,6 +142,23 @@ def test_terms_that_are_not_finite_are_told_in_words(
     assert not report.good and "1 of 60 rows have a log-density" in report["precision"].text
     assert not report["heat equation"].good
     json.dumps(report.to_dict(), allow_nan=False)
+
+
+def test_of_one_noise_level_there_is_one_density() -> None:
+    model = ARCSM.made(1, hidden=(8,), steps=4, noise=Noise(0.2, 0.2, levels=1), seed=0)
+    x = model.sample(400, generator=torch.Generator().manual_seed(0))
+    report = model.check(x)
+    names = [finding.name for finding in report.findings]
+    assert names == ["integrals", "calibration by quadrature", "range", "precision"]
+    assert report.good, str(report)
+    assert not model.check(x + 3 * x.std())["calibration by quadrature"].good
+
+
+def test_rows_out_of_all_range_are_counted(gap: ARCSM) -> None:
+    x = two_modes(60, 1)
+    x[7], x[9] = 1e30, -1e25
+    precision = gap.check(x)["precision"]
+    assert not precision.good and "2 of 60 rows have a log-density" in precision.text
 
 
 def test_a_density_that_fails_is_told_in_words(gap: ARCSM, monkeypatch: pytest.MonkeyPatch) -> None:

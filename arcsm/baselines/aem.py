@@ -112,8 +112,7 @@ class AEM(AutoregressiveModel):
         self, rows: int, *, samples: int = 20, generator: torch.Generator | None = None
     ) -> Draws:
         """Draw what the proposal's draws for a training step are made of."""
-        if not isinstance(samples, int) or isinstance(samples, bool) or samples < 1:
-            raise InputError(f"expected a positive number of samples, got {samples!r}; 20 is usual")
+        _check_samples(samples, usual=20)
         shape = (2, rows, self.dims, samples)
         return Draws(*torch.rand(shape, generator=generator, device=self.shift.device))
 
@@ -159,6 +158,7 @@ class AEM(AutoregressiveModel):
         seed: int = 0,
     ) -> tuple[Float[Tensor, "rows dims"], Float[Tensor, "rows dims"]]:
         """Return log q(x_d | x_<d) for every d, in nats, and its Monte Carlo standard error."""
+        _check_samples(samples, usual=1000)
         z = self.to_standard(self.rows(x))
         generator = torch.Generator(z.device).manual_seed(seed)
         size = max(1, _CHUNK // (samples * self.dims))
@@ -209,6 +209,7 @@ class AEM(AutoregressiveModel):
         samples: int = 100,
     ) -> Float[Tensor, "rows dims"]:
         """Draw n rows: of so many draws of the proposal one is taken, by its importance weight."""
+        _check_samples(samples, usual=100)
         z = self.empty_rows(n)
         cursor = self.context.cursor(n, condition)
         other = self.proposal.context.cursor(n, condition)
@@ -226,6 +227,13 @@ class AEM(AutoregressiveModel):
 
     def _energies(self, context: Float[Tensor, "*batch width"]) -> TanhSum:
         return self.head.family(context).at(self.sigma)
+
+
+def _check_samples(samples: object, *, usual: int) -> None:
+    if not isinstance(samples, int) or isinstance(samples, bool) or samples < 1:
+        raise InputError(
+            f"expected a positive number of samples, got {samples!r}; {usual} is usual"
+        )
 
 
 def _log_weights(

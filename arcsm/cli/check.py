@@ -15,7 +15,8 @@ Without DATA: does it load, are its samples possible, do its densities integrate
 with its samples? With DATA also: are the rows possible, how probable are they, and do their values
 lie in the predicted distributions where they should (calibration, by the distance of Kolmogorov and
 Smirnov, beyond which a right model gets by chance once in 100 checks)? Best are rows that the model
-was not trained on.""")
+was not trained on. Where columns are real numbers: is arithmetic exact enough, and does the network
+obey the heat equation? A line with ! is a warning: the density is sound all the same.""")
 EXAMPLES = examples("arcsm check people", "arcsm check people new.csv --json")
 
 
@@ -41,8 +42,9 @@ def check(
 ) -> None:
     """Look at the model, then say what was found."""
     voice = Voice(quiet=quiet, as_json=as_json)
-    from arcsm.cli.soundness import check_alone, check_with
-    from arcsm.soundness import Finding
+    from arcsm.cli.scoring import chunks, located
+    from arcsm.soundness import Finding, Report
+    from arcsm.tabular.soundness import Beside, check_alone, check_weights
 
     try:
         density = options.load(model, device)
@@ -53,35 +55,38 @@ def check(
         if data is not None:
             source = Source(data)
             source.require(tabular.columns.names, "of the model")
-        bad = [
-            name for name, value in tabular.model.state_dict().items() if not value.isfinite().all()
-        ]
-        count = sum(parameter.numel() for parameter in tabular.model.parameters())
-        findings = [
-            Finding(
-                "loads",
-                not bad,
-                f"It loads: {len(tabular.columns.names)} columns, {count:,} parameters.",
-            )
-            if not bad
-            else Finding("loads", False, f"It has weights that are not finite numbers: {bad[0]}.")
-        ]
-        if not bad:
+        findings = [check_weights(tabular)]
+        if findings[0].good:
             reporter = voice.reporter()
             with reporter.console.status("checking the model by itself …"):
-                findings += check_alone(tabular, seed)
+                findings += check_alone(tabular, seed, chain=data is None)
             if data is not None:
-                findings += check_with(tabular, source, seed, reporter)
-    sound = all(finding.good for finding in findings)
-    for finding in findings:
-        voice.say(str(finding))
-    voice.say("Sound." if sound else "Not sound.")
+                beside = Beside(tabular, seed)
+                with reporter.rows("scoring") as advance:
+                    for start, chunk in chunks(source, tabular.columns):
+                        with located(source, start):
+                            beside.add(chunk.select(tabular.columns.names))
+                        advance(chunk.rows)
+                with reporter.console.status("checking the model beside the data …"):
+                    findings += beside.findings()
+    report = Report(tuple(findings))
+    voice.say(*str(report).splitlines())
     voice.result(
         command="check",
         model=str(model),
         data=data,
-        sound=sound,
-        findings=[{"name": f.name, "good": f.good, "text": f.text, **f.numbers} for f in findings],
+        sound=report.good,
+        findings=[
+            {
+                "name": f.name,
+                "good": f.good,
+                "matters": f.matters,
+                "text": f.text,
+                "advice": f.advice,
+                **f.numbers,
+            }
+            for f in findings
+        ],
     )
-    if not sound:
+    if not report.good:
         raise typer.Exit(1)

@@ -1,7 +1,6 @@
 """Options that several commands have, and what they stand for."""
 
 import json
-import math
 import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -118,9 +117,3 @@ def chain(model: "TabularModel") -> dict[str, Any]:
         "any_order": model.any_order,
         "ensemble": len(model.members),
     }
-
-
-def number(value: float) -> str:
-    """Return a number for people, with a minus sign."""
-    digits = 3 if math.isfinite(value) and abs(value) < 1e5 else 0
-    return f"{value:.{digits}f}".replace("-", "−")

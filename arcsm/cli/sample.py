@@ -8,9 +8,6 @@ from arcsm.cli import options
 from arcsm.cli.options import Device, Json, Model, Quiet, Rows, Seed, Voice, examples, prose
 from arcsm.cli.values import parse_given
 
-# Rows drawn at one time: as many as TabularModel draws, so that the rows are those of
-# ARCSMDensity.sample with the same seed.
-_CHUNK = 16_384
 _SEEDS = 2**31 - 1
 
 HELP = prose("""Draw new rows from a model.
@@ -64,11 +61,15 @@ def sample(
 
     from arcsm.cli.output import RowsOut
     from arcsm.cli.shell import writing
+    from arcsm.tabular.pieces import rows_drawn_at_once
 
     out = RowsOut(output, model=model, as_json=as_json)
     density = options.load(model, device)
     known = parse_given(given or [], density.model_.columns)
     reporter = voice.reporter()
+    # As many as TabularModel draws at one time, so that the rows are those of ARCSMDensity.sample
+    # with the same seed.
+    at_once = rows_drawn_at_once(density.model_.columns.scalars, device)
     generator = torch.Generator(device)
     generator.manual_seed(int(check_random_state(seed).randint(_SEEDS)))
     with (
@@ -76,10 +77,10 @@ def sample(
         out,
         reporter.rows("sampling", rows) as advance,
     ):
-        for start in range(0, rows, _CHUNK):
+        for start in range(0, rows, at_once):
             drawn = density.model_.sample(
-                min(_CHUNK, rows - start),
-                given=known or None,
+                min(at_once, rows - start),
+                given=known,
                 generator=generator,
                 method=method,
             )

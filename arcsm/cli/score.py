@@ -52,9 +52,10 @@ def score(
     """Score and write rows in chunks."""
     voice = Voice(quiet=quiet, as_json=as_json)
     from arcsm.cli.output import RowsOut
-    from arcsm.cli.scoring import MeanLogDensity, chunks, located
+    from arcsm.cli.scoring import chunks, located
     from arcsm.cli.shell import writing
     from arcsm.data import Table
+    from arcsm.tabular.soundness import MeanLogDensity
 
     out = RowsOut(output, model=model, data=data, as_json=as_json)
     density = options.load(model, device)

@@ -117,7 +117,10 @@ def train(
     max_seconds: Annotated[
         float | None,
         typer.Option(
-            "--max-seconds", metavar="S", help="Train no longer than that.", rich_help_panel=_RUN
+            "--max-seconds",
+            metavar="S",
+            help="Train no longer than that; with --order auto, learn the order in a third of it.",
+            rich_help_panel=_RUN,
         ),
     ] = None,
     max_steps: Annotated[
@@ -191,8 +194,15 @@ def train(
             writing(partial, f"make room, then go on with: {again}"),
             reporter.training("training", max_steps) as progress,
         ):
+            if chain == "auto" and not resume:
+                progress.racing()
             density.fit_resumable(
-                table, weights, directory=partial, resume=resume, progress=progress
+                table,
+                weights,
+                directory=partial,
+                resume=resume,
+                progress=progress,
+                racing=progress.racing,
             )
         with writing(output, f"make room, then go on with: {again}"), reporter.stage("saving"):
             shown, about = _card_rows(density, table)
@@ -324,17 +334,6 @@ def _card_rows(density: "ARCSMDensity", table: "Table") -> tuple["Table", str]:
     )
 
 
-def _about_order(density: "ARCSMDensity") -> list[str]:
-    """Return a line on the order, where it is not that of the table."""
-    count, order = len(density.model_.members), " → ".join(density.order_)
-    if density.order == "any":
-        return ["One model for any order of the columns."]
-    if count > 1:
-        same = f"all in the order {order}" if order else "each in an order of its own"
-        return [f"{count} models, {same}."]
-    return [f"Order of the columns: {order}."] if density.order != "natural" else []
-
-
 def _report(
     density: "ARCSMDensity",
     table: "Table",
@@ -343,7 +342,8 @@ def _report(
     voice: Voice,
     reporter: "Reporter",
 ) -> None:
-    from arcsm.cli.scoring import MeanLogDensity
+    from arcsm.cli.orders import about_order
+    from arcsm.tabular.soundness import MeanLogDensity
 
     held_out, history, mean = density.held_out_, density.history_, MeanLogDensity()
     if len(held_out):
@@ -352,7 +352,7 @@ def _report(
             None if weights is None else weights[held_out],
         )
         voice.say(f"Held out: {str(mean)[0].lower()}{str(mean)[1:]}")
-    voice.say(*_about_order(density))
+    voice.say(*about_order(density))
     best = f", best at step {history.best_step}" if history.validation else ""
     voice.say(
         f"Wrote {output} after {history.steps:,} steps{best}, in {reporter.total:.0f} s.",

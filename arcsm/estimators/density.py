@@ -18,9 +18,17 @@ from sklearn.utils.validation import (
 from arcsm.cards import write_card
 from arcsm.data.table import Table, as_table
 from arcsm.errors import CheckpointError, InputError
-from arcsm.estimators.parameters import by_name, column_names, plain
+from arcsm.estimators.parameters import (
+    by_name,
+    check_enough_weight,
+    column_names,
+    is_frame,
+    plain,
+    print_progress,
+)
 from arcsm.files import atomic_directory
-from arcsm.tabular import Settings, fit_table, load_tabular, save_tabular
+from arcsm.soundness import Report
+from arcsm.tabular import Settings, check_table, fit_table, load_tabular, save_tabular
 from arcsm.train import History, Progress, holds_model, split_rows
 
 _SEEDS = 2**31 - 1
@@ -51,7 +59,8 @@ class ARCSMDensity(BaseEstimator):
     hidden : tuple of int, default=None
         Widths of the network's layers.
     max_steps, max_seconds : int and float, default=None
-        Limits on the training. By default it stops when the held-out rows say so.
+        Limits on the training, with the time to learn an order. By default it stops when the
+        held-out rows say so.
     batch_size : int, default=None
     learning_rate : float, default=None
     validation_fraction : float, default=None
@@ -147,12 +156,14 @@ class ARCSMDensity(BaseEstimator):
         directory: str | os.PathLike[str] | None = None,
         resume: bool = False,
         progress: Callable[[Progress], None] | None = None,
+        racing: Callable[[int, int], None] | None = None,
     ) -> "ARCSMDensity":
         """Learn the density as `fit` does, in a run that can be interrupted.
 
         With a `directory` the state of the training is kept there: now and then, and on Ctrl-C.
         `resume` goes on from it, with the same rows and parameters, to the same bits as if nothing
-        had happened. `progress` is called after each look at the held-out rows.
+        had happened. `progress` is called after each look at the held-out rows; `racing`, while
+        order="auto" learns an order, with the number of orders tried and of all that are to be.
         """
         # What an earlier fit has learned stays whole until this one has succeeded.
         fresh = clone(self)
@@ -162,7 +173,7 @@ class ARCSMDensity(BaseEstimator):
             weight = _check_sample_weight(
                 sample_weight, np.empty((table.rows, 1)), ensure_non_negative=True
             )
-            _check_enough_weight(weight)
+            check_enough_weight(weight)
         settings = Settings(
             order=self.order
             if isinstance(self.order, str)
@@ -177,7 +188,7 @@ class ARCSMDensity(BaseEstimator):
         )
         kinds = None if self.columns is None else by_name(self.columns, table.names)
         if progress is None and self.verbose:
-            progress = _print_progress
+            progress = print_progress
         seed = int(check_random_state(self.random_state).randint(_SEEDS))
         counted = np.arange(table.rows) if weight is None else np.flatnonzero(weight)
         _, held_out = split_rows(len(counted), settings.training(len(counted), seed))
@@ -192,6 +203,7 @@ class ARCSMDensity(BaseEstimator):
             directory=directory,
             resume=resume,
             progress=progress,
+            racing=racing,
         )
         fresh.columns_ = fresh.model_.columns.describe()
         fresh.order_ = fresh.model_.order
@@ -217,7 +229,13 @@ class ARCSMDensity(BaseEstimator):
         """Return the mean log-density of the rows of X."""
         return float(np.mean(self.score_samples(X)))
 
-    def sample(self, n_samples: int = 1, random_state: Any = None, given: Any = None) -> Any:
+    def sample(
+        self,
+        n_samples: int = 1,
+        random_state: Any = None,
+        given: Any = None,
+        method: str = "auto",
+    ) -> Any:
         """Draw rows from the density.
 
         Parameters
@@ -229,7 +247,11 @@ class ARCSMDensity(BaseEstimator):
         given : mapping, Table or data frame, default=None
             Values of some columns, such as ``{"age": 40}``, given which the others are drawn: for
             all rows, or a table with a row for each. They have to come first in `order_`, unless
-            order="any".
+            order="any". A value far beyond those seen in `fit` is taken as it is, though nothing
+            was learned of what follows from it.
+        method : "auto", "flow", "quadrature" or "langevin", default="auto"
+            How to draw: by default from the density that is scored; by annealed Langevin dynamics
+            only nearly so.
 
         Returns
         -------
@@ -246,8 +268,17 @@ class ARCSMDensity(BaseEstimator):
         generator.manual_seed(int(state.randint(_SEEDS)))
         if isinstance(given, Mapping):
             given = by_name(given, self.model_.columns.names)
-        drawn = self.model_.sample(int(n_samples), given=given, generator=generator)
+        drawn = self.model_.sample(int(n_samples), given=given, generator=generator, method=method)
         return drawn.to_pandas() if self.frame_ else drawn.to_numpy()
+
+    def check(self, X: Any, *, seed: int = 0) -> Report:
+        """Say in words whether the density can be trusted, beside rows that `fit` has not seen.
+
+        The report is that of `arcsm check`: `print` shows a line for each thing looked at, and
+        `good` says whether all that matters is as it should be.
+        """
+        check_is_fitted(self)
+        return check_table(self.model_, self._table(X, reset=False), seed=seed)
 
     def save(
         self,
@@ -338,7 +369,7 @@ class ARCSMDensity(BaseEstimator):
     def _table(self, X: Any, *, reset: bool) -> Table:
         """Return X as a table, checked by scikit-learn's rules and by ours."""
         least = 2 if reset else 1
-        if isinstance(X, Table) or _is_frame(X):
+        if isinstance(X, Table) or is_frame(X):
             table = as_table(X)
             if table.rows < least:
                 raise InputError(
@@ -363,29 +394,5 @@ class ARCSMDensity(BaseEstimator):
             )
             table = as_table(values, names=None if reset else list(self.model_.columns.names))
         if reset:
-            self.frame_ = isinstance(X, Table) or _is_frame(X)
+            self.frame_ = isinstance(X, Table) or is_frame(X)
         return table
-
-
-def _check_enough_weight(weight: np.ndarray) -> None:
-    """Refuse weights of which one row has nearly all."""
-    share = weight / weight.max() if weight.max() > 0 else weight
-    effective = share.sum() ** 2 / max((share**2).sum(), 1e-300)
-    if np.count_nonzero(weight) < 2 or effective < 1.01:
-        raise InputError(
-            "expected weights above 0 for two rows at least, got"
-            f" {np.count_nonzero(weight)}, or one row that outweighs all others;"
-            " a row alone has no spread"
-        )
-
-
-def _is_frame(X: Any) -> bool:
-    return hasattr(X, "columns") and hasattr(X, "dtypes")
-
-
-def _print_progress(progress: Progress) -> None:
-    validation = "" if progress.validation is None else f", held out {progress.validation:.4f}"
-    print(
-        f"step {progress.step} of at most {progress.steps}: loss {progress.loss:.4f}{validation}"
-        f" ({progress.seconds:.1f} s)"
-    )

@@ -1,4 +1,4 @@
-"""Parameters of estimators: columns by name or position, and what JSON can hold of them."""
+"""What estimators are given: columns by name or position, weights, and what JSON can hold of it."""
 
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -6,6 +6,7 @@ from typing import Any
 import numpy as np
 
 from arcsm.errors import InputError
+from arcsm.train import Progress
 
 
 def column_names(columns: Sequence[str | int], known: Sequence[str]) -> list[str]:
@@ -44,3 +45,29 @@ def plain(value: Any) -> Any:
     if isinstance(value, np.ndarray):
         return value.tolist()
     return value.item() if isinstance(value, np.generic) else value
+
+
+def check_enough_weight(weight: np.ndarray) -> None:
+    """Refuse weights of which one row has nearly all."""
+    share = weight / weight.max() if weight.max() > 0 else weight
+    effective = share.sum() ** 2 / max((share**2).sum(), 1e-300)
+    if np.count_nonzero(weight) < 2 or effective < 1.01:
+        raise InputError(
+            "expected weights above 0 for two rows at least, got"
+            f" {np.count_nonzero(weight)}, or one row that outweighs all others;"
+            " a row alone has no spread"
+        )
+
+
+def is_frame(X: Any) -> bool:
+    """Return whether X is a data frame, of pandas or alike."""
+    return hasattr(X, "columns") and hasattr(X, "dtypes")
+
+
+def print_progress(progress: Progress) -> None:
+    """Print a report of the training."""
+    validation = "" if progress.validation is None else f", held out {progress.validation:.4f}"
+    print(
+        f"step {progress.step} of at most {progress.steps}: loss {progress.loss:.4f}{validation}"
+        f" ({progress.seconds:.1f} s)"
+    )

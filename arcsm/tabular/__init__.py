@@ -2,6 +2,15 @@
 
 from arcsm.tabular.fitting import Settings, check_device, fit_table
 from arcsm.tabular.model import TabularModel
+from arcsm.tabular.soundness import check_table
 from arcsm.tabular.store import load_tabular, save_tabular
 
-__all__ = ["Settings", "TabularModel", "check_device", "fit_table", "load_tabular", "save_tabular"]
+__all__ = [
+    "Settings",
+    "TabularModel",
+    "check_device",
+    "check_table",
+    "fit_table",
+    "load_tabular",
+    "save_tabular",
+]

@@ -2,7 +2,7 @@
 
 import os
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -20,7 +20,7 @@ from arcsm.ensemble import Ensemble
 from arcsm.errors import InputError
 from arcsm.model import ARCSM
 from arcsm.tabular.model import Chains, TabularModel
-from arcsm.tabular.ordering import learn_order
+from arcsm.tabular.ordering import names_of, race_columns, seconds_left
 from arcsm.threads import limited_threads
 from arcsm.train import History, Progress, TrainConfig, fit
 from arcsm.train.checkpoint import build, read_tensors
@@ -46,7 +46,8 @@ class Settings:
     names, or "any", one model for all orders. `ensemble` models are trained side by side and their
     densities averaged: the first in this order, the others in random ones, or all in this order if
     it is a list of names. `hidden` lists the widths of the network. A share `validation` of the
-    rows is held out to tell when to stop.
+    rows is held out to tell when to stop. `max_seconds` is for learning the order and training
+    together.
     """
 
     order: str | Sequence[str] = "natural"
@@ -172,11 +173,14 @@ def fit_table(
     directory: str | os.PathLike[str] | None = None,
     resume: bool = False,
     progress: Callable[[Progress], None] | None = None,
+    racing: Callable[[int, int], None] | None = None,
 ) -> tuple[TabularModel, History]:
     """Learn the columns of `table`, then a density over them.
 
     `kinds` says of single columns what they are (see `Columns.learn`). With a `directory` the
-    state of the training is kept there, and `resume` goes on from it.
+    state of the training is kept there, and `resume` goes on from it. `progress` is called after
+    each look at the held-out rows; `racing`, while an order is learned, with the number of orders
+    that were tried and of all that are to be.
     """
     settings = settings or Settings()
     check_device(device)
@@ -190,12 +194,22 @@ def fit_table(
             " and a constant has no density; pass more of the data"
         )
     points, spread = _training_arrays(columns, table)
-    learned = None
-    if settings.order == "auto":
-        learned = _order_of_run(directory, columns) if resume and directory is not None else None
-        learned = learned or learn_order(settings, columns, points, spread, weight, seed)
-    model = settings.model(columns, points, seed, learned=learned).to(device)
     config = settings.training(table.rows, seed)
+    learned, race = None, None
+    if settings.order == "auto":
+        earlier = _earlier_run(directory, columns) if resume and directory is not None else None
+        if earlier is None:
+            race = race_columns(settings, columns, points, spread, weight, seed, progress=racing)
+            learned, limit = names_of(columns, race.order), None
+        else:
+            learned, limit = earlier
+        if settings.max_seconds is not None and race is not None:
+            config = replace(config, max_seconds=seconds_left(settings.max_seconds, race.seconds))
+        elif settings.max_seconds is not None:
+            # The race of that run may have left it less time.
+            left = seconds_left(settings.max_seconds)
+            config = replace(config, max_seconds=left if limit is None else min(left, limit))
+    model = settings.model(columns, points, seed, learned=learned).to(device)
     with limited_threads(config.batch_size * columns.scalars // _WORK_OF_A_THREAD):
         history = fit(
             model,
@@ -207,7 +221,9 @@ def fit_table(
             resume=resume,
             progress=progress,
         )
-    return TabularModel(columns, model), history
+    tabular = TabularModel(columns, model)
+    tabular.race = race
+    return tabular, history
 
 
 def check_device(device: torch.device | str) -> None:
@@ -234,15 +250,19 @@ def _named(order: Sequence[str], names: Sequence[str], columns: Columns) -> list
     return chosen
 
 
-def _order_of_run(directory: str | os.PathLike[str], columns: Columns) -> list[str] | None:
-    """Return the order that a run in a directory has learned, if one of this table is there."""
+def _earlier_run(
+    directory: str | os.PathLike[str], columns: Columns
+) -> tuple[list[str], float | None] | None:
+    """Return the order and the time limit of a run of this table in a directory, if any."""
     path = Path(directory) / STATE_FILE
     if not path.exists():
         return None
-    model = build(read_tensors(path)[1])
+    header = read_tensors(path)[1]
+    model = build(header)
     if not isinstance(model, ARCSM | Ensemble) or model.dims != columns.scalars:
         return None  # `fit` says what is wrong
-    return list(TabularModel(columns, TabularModel(columns, model).members[0]).order)
+    order = TabularModel(columns, TabularModel(columns, model).members[0]).order
+    return list(order), header.get("training", {}).get("config", {}).get("max_seconds")
 
 
 def _training_arrays(columns: Columns, table: Table) -> tuple[np.ndarray, np.ndarray]:

@@ -10,9 +10,7 @@ from arcsm.columns import Columns
 from arcsm.columns.fixed import Duplicate
 from arcsm.data.table import Table, as_table
 from arcsm.errors import InputError
-
-# Rows encoded at one time.
-_ROWS = 16_384
+from arcsm.tabular.pieces import ROWS
 
 
 @dataclass(frozen=True)
@@ -48,7 +46,7 @@ class Given:
         # As they came, so that what a score would refuse is refused in the same words.
         table = _complete(whole, told, sources, copies)
         impossible = np.concatenate(
-            [encoded.impossible for _, encoded in columns.encode_pieces(table, _ROWS)]
+            [encoded.impossible for _, encoded in columns.encode_pieces(table, ROWS)]
         )
         if impossible.any():
             raise _reason(columns, whole, told, int(np.flatnonzero(impossible)[0]))

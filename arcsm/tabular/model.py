@@ -2,7 +2,7 @@
 
 import copy
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -12,20 +12,20 @@ from torch import Tensor
 
 from arcsm.agnostic import OrderAgnosticARCSM
 from arcsm.columns import Columns
+from arcsm.columns.continuous import Bounded, Real
 from arcsm.columns.encoded import Encoded
 from arcsm.data.table import Table, as_table
 from arcsm.ensemble import Ensemble, log_shares, mix_cdf, mix_terms, needed_terms
 from arcsm.errors import InputError
 from arcsm.model import ARCSM
+from arcsm.ordering import LearnedOrder
 from arcsm.tabular.given import Given, chained_sources, with_copies
+from arcsm.tabular.pieces import ROWS, rows_drawn_at_once
 
 # Up to this many numbers are evaluated in double precision, in which it does not matter which
 # other rows are in the batch; more of them in single precision, which is twice as fast and agrees
 # to some 1e-5 nats for each column.
 _PRECISE = 20_000
-
-# Rows encoded and evaluated, or drawn, at one time.
-_ROWS = 16_384
 
 # A value this many deviations out has density 0 for all purposes; beyond, float32 would overflow.
 _FARTHEST = 1e9
@@ -51,6 +51,8 @@ class TabularModel:
                 f" {model.dims}; build it with dims={columns.scalars}"
             )
         self.columns, self.model = columns, model
+        # How the order was learned, where it was; not kept on disk.
+        self.race: LearnedOrder | None = None
 
     @property
     def members(self) -> list[ARCSM]:
@@ -103,7 +105,7 @@ class TabularModel:
         if isinstance(self.model, Ensemble):
             wanted = needed_terms(self.model.order, wanted)
         model = self._in_precision(table.rows * self.columns.scalars)
-        for piece, encoded in self.columns.encode_pieces(table, _ROWS):
+        for piece, encoded in self.columns.encode_pieces(table, ROWS):
             each = _terms(model, encoded, wanted)
             values = mix_terms(each, torch.zeros_like(each), _order(model))[0].numpy()
             log_prob[piece] = (each.sum(-1).logsumexp(0) - math.log(len(each))).numpy()
@@ -127,13 +129,19 @@ class TabularModel:
         `given` fixes columns, and the others are drawn given these, exactly: a mapping from names
         to values, or a table or data frame of one row or of `rows`. These columns have to be the
         first of the order, unless the model serves any. `method` is that of `ARCSM.sample`.
+        A given value far beyond those seen in training is taken as it is: nothing was learned of
+        what follows from it, and the other columns are what the network makes of it.
         """
-        known = None if given is None else Given.of(self.columns, given, rows)
+        nothing = given is None or (isinstance(given, Mapping) and not given)
+        known = None if nothing else Given.of(self.columns, given, rows)
         first = [] if known is None else chained_sources(self.columns, known.fixed)
         model = self._starting_with(first)
+        # Without it a GPU draws all scalars at one go.
+        snap = self._snap if self._has_cells() else None
         parts = []
-        for start in range(0, max(rows, 1), _ROWS):
-            piece = slice(start, min(start + _ROWS, rows))
+        at_once = rows_drawn_at_once(self.columns.scalars, self.model.device)
+        for start in range(0, max(rows, 1), at_once):
+            piece = slice(start, min(start + at_once, rows))
             fixed: dict[str, Any] = {}
             if known is not None and first:
                 fixed = self._fixed(model, known.rows(piece), first, method)
@@ -141,12 +149,21 @@ class TabularModel:
                 piece.stop - piece.start,
                 generator=generator,
                 method=method,
-                snap=self._snap,
+                snap=snap,
                 **fixed,
             )
             drawn = self.columns.decode(points.double().cpu().numpy())
             parts.append(drawn if known is None else known.written_into(drawn, piece))
         return Table.concat(parts)
+
+    def _has_cells(self) -> bool:
+        """Return whether some values of the chain stand for more than one point."""
+        for column in self.columns.config["columns"]:
+            edges = [column["parameters"].get(key) for key in ("low_edge", "high_edge")]
+            points = column["kind"] in (Real.kind, Bounded.kind) and edges == [None, None]
+            if self.columns.scalars_of(column["name"]) and not points:
+                return True
+        return False
 
     def _snap(self, scalar: int, drawn: Tensor, x: Tensor) -> Tensor:
         """Return the points that drawn values stand for, given the rows so far."""
@@ -170,14 +187,13 @@ class TabularModel:
     def pit(self, table: Table, *, random: np.random.Generator) -> dict[str, np.ndarray]:
         """Return F(value | columns before it), uniform and independent if the model is right.
 
-        Of a discrete column it is drawn between the values of F on both sides of the cell.
-        Columns of several scalars, categories of more than two values, have no such value.
+        Of a discrete column it is drawn between the values of F on both sides of the cell; those
+        of a category stand in the order of their codes, most frequent first.
         """
         model = self._in_precision(table.rows * self.columns.scalars)
         order = _one_order(model)
-        names = [name for name in self.chained if len(self.columns.scalars_of(name)) == 1]
-        values = np.empty((table.rows, self.columns.scalars))
-        for piece, encoded in self.columns.encode_pieces(table, _ROWS):
+        values = {name: np.empty(table.rows) for name in self.chained}
+        for piece, encoded in self.columns.encode_pieces(table, ROWS):
             if encoded.impossible.any():
                 row = int(np.flatnonzero(encoded.impossible)[0]) + piece.start
                 raise InputError(
@@ -185,20 +201,29 @@ class TabularModel:
                     " a value outside its bounds, or a constant that differs; leave it out"
                 )
             point = _tensor(encoded.point, model)
-            below, above = (
+            cdf = [
                 torch.stack(
                     [m.conditional_cdf(point, at=_tensor(end, model)) for m in _members(model)]
                 )
                 for end in (encoded.low, encoded.high)
-            )
+            ]
             if isinstance(model, Ensemble):
                 terms = _terms(model, encoded)
-                low, high = (mix_cdf(ends.double().cpu(), terms, order) for ends in (below, above))
+                low, high = (mix_cdf(ends.double().cpu(), terms, order) for ends in cdf)
             else:
-                low, high = (ends[0].double().cpu() for ends in (below, above))
-            chance = torch.from_numpy(random.random(low.shape))
-            values[piece] = (low + (high - low) * chance).numpy()
-        return {name: values[:, self.columns.scalars_of(name).start] for name in names}
+                low, high = (ends[0].double().cpu() for ends in cdf)
+            below = np.where(encoded.certain, 0.0, low.numpy())
+            within = np.where(encoded.certain, 1.0, (high - low).numpy())
+            chance = random.random(low.shape)
+            for name, found in values.items():
+                # The digits of a category, highest first, halve the line again and again: the
+                # place within a digit's part of it is that of the digits which follow.
+                *digits, last = self.columns.scalars_of(name)
+                place = below[:, last] + within[:, last] * chance[:, last]
+                for digit in reversed(digits):
+                    place = below[:, digit] + within[:, digit] * place
+                found[piece] = place
+        return values
 
     def pit_of_members(self, table: Table, *, random: np.random.Generator) -> dict[str, np.ndarray]:
         """Return what `pit` does, each row by a member that is drawn by its share in the density.

@@ -1,6 +1,6 @@
 """The order of a table's columns that does best on its rows."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -14,19 +14,23 @@ if TYPE_CHECKING:
 
 # How long it may take, and how long its trainings are, unless the training itself is shorter.
 _SECONDS, _STEPS = 50.0, 300
+# The share of the whole time that it may take; and what is left to the training in any case.
+_SHARE, _LEAST_LEFT = 1 / 3, 0.1
 
 
-def learn_order(
-    settings: "Settings",
-    columns: Columns,
-    points: np.ndarray,
-    spread: np.ndarray,
-    weight: np.ndarray | None,
-    seed: int,
-) -> list[str]:
-    """Return the names of the columns in the chain, in the order that wins `race_columns`."""
-    found = race_columns(settings, columns, points, spread, weight, seed)
-    return names_of(columns, found.order)
+def race_seconds(max_seconds: float | None, seconds: float = _SECONDS) -> float:
+    """Return how long a race may take where race and training have `max_seconds` together."""
+    return seconds if max_seconds is None else min(seconds, _SHARE * max_seconds)
+
+
+def seconds_left(max_seconds: float, raced: float = 0.0) -> float:
+    """Return how long the training may take after a race that took so many seconds.
+
+    As a rule what the race could have taken is gone, so that a resumed run has the same limit; a
+    race that took longer, as its first two orders run in any case, leaves less.
+    """
+    left = max_seconds - max(race_seconds(max_seconds), raced)
+    return max(left, _LEAST_LEFT * max_seconds)
 
 
 def race_columns(
@@ -38,11 +42,13 @@ def race_columns(
     seed: int,
     *,
     seconds: float = _SECONDS,
+    progress: Callable[[int, int], None] | None = None,
 ) -> LearnedOrder:
     """Return how orders of the columns did in short trainings (see `arcsm.ordering`).
 
-    `points` and `spread` are the scalars of the rows, none of weight 0. It takes no longer than
-    the training may (`max_seconds`), and no trainings of more steps (`max_steps`).
+    `points` and `spread` are the scalars of the rows, none of weight 0. It takes a third of the
+    time that there is (`max_seconds`) at most, and no trainings of more steps (`max_steps`).
+    `progress` is told how many orders are done, and out of how many.
     """
     rows = race_rows(len(points), seed)
     some = points[rows]
@@ -56,9 +62,10 @@ def race_columns(
         spread=spread[rows] if spread.any() else None,
         cells=_cells(columns, some),
         weight=None if weight is None else weight[rows],
-        seconds=seconds if settings.max_seconds is None else min(seconds, settings.max_seconds),
+        seconds=race_seconds(settings.max_seconds, seconds),
         steps=_STEPS if settings.max_steps is None else min(_STEPS, settings.max_steps),
         seed=seed,
+        progress=progress,
         **options,
     )
 

@@ -34,10 +34,12 @@ def fine_tune(
 ) -> History:
     """Train on by maximum likelihood at σ_min, each normaliser integrated; return what happened.
 
-    The model must have been trained by `fit` on these rows or such as these. What is made more
-    likely is the density by quadrature, which is the canonical one from then on. A step costs
-    some hundred times as much as one of score matching on a CPU; the default is few of them.
-    Arguments are those of `fit`.
+    The model should have been trained by `fit` on these rows or such as these: rows in other
+    units are refused, and nothing else can be told of weights. What is made more likely is the
+    density by quadrature, which is the canonical one from then on. A step costs some hundred times
+    as much as one of score matching on a CPU; the default is few of them. Scoring costs more
+    afterwards too: every normaliser is integrated, some 1 ms for each scalar of a row on a CPU,
+    where the flow has the closed form of a normal density. Arguments are those of `fit`.
     """
     config = config or _DEFAULT
     if type(model) is not ARCSM:  # others have losses of their own
@@ -76,7 +78,7 @@ def fine_tune(
 def _require_units(model: ARCSM, x: Any, weight: Any) -> None:
     """Refuse rows in other units than those the model was trained in, as `fit` would change them.
 
-    A model that was not trained at all has none that fit.
+    Those of a model that was not trained at all are 0 and 1, which standardised rows fit as well.
     """
     rows = as_training_rows(x, dims=model.dims)
     weights = check_weights(weight, len(rows))

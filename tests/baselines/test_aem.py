@@ -143,3 +143,7 @@ def test_bad_arguments() -> None:
     for samples in (0, 1.5, True):
         with pytest.raises(InputError, match="number of samples"):
             small().draw_noise(3, samples=samples)
+        with pytest.raises(InputError, match="number of samples"):
+            small().log_prob(rows(3, 0), samples=samples)
+        with pytest.raises(InputError, match="number of samples"):
+            small().sample(3, samples=samples)

@@ -57,7 +57,7 @@ def test_samples_come_in_chunks(
 ) -> None:
     counts = []
     append = TableWriter.append
-    monkeypatch.setattr("arcsm.cli.sample._CHUNK", 4)
+    monkeypatch.setattr("arcsm.tabular.pieces.rows_drawn_at_once", lambda *_: 4)
     monkeypatch.setattr(
         TableWriter, "append", lambda self, table: (counts.append(table.rows), append(self, table))
     )
@@ -377,7 +377,7 @@ def test_text_has_no_place_in_npy(
         drawn.append(rows)
         return sample(self, rows, **options)
 
-    monkeypatch.setattr("arcsm.cli.sample._CHUNK", 4)
+    monkeypatch.setattr("arcsm.tabular.pieces.rows_drawn_at_once", lambda *_: 4)
     monkeypatch.setattr(TabularModel, "sample", count)
     assert "text in column 'city'" in fails("sample", model, "-n", 9, "-o", tmp_path / "s.npy")
     assert drawn == [4] and os.listdir(tmp_path) == []

@@ -1,6 +1,7 @@
 """`arcsm train`: options, refusals, interruption."""
 
 import errno
+import io
 import json
 import os
 import signal
@@ -14,11 +15,13 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from rich.console import Console
 from safetensors.numpy import load_file
 from torch.optim.optimizer import register_optimizer_step_post_hook
 
 from arcsm import ARCSMDensity
 from arcsm.data import Table, read_table, write_table
+from arcsm.progress import Reporter
 from arcsm.train import loop
 
 Run = Callable[..., Any]
@@ -388,3 +391,12 @@ def test_torch_is_available_to_the_device_check() -> None:
     if not torch.cuda.is_available():
         with pytest.raises(ValueError, match="use cpu"):
             check_device("cuda")
+
+
+def test_the_bar_tells_of_the_orders_that_are_tried() -> None:
+    out = io.StringIO()
+    reporter = Reporter(Console(file=out, force_terminal=True, width=100))
+    with reporter.training("training", None) as bar:
+        bar.racing()
+        bar.racing(3, 20)
+    assert "learning the order 3/20" in out.getvalue()

@@ -426,3 +426,27 @@ def test_columns_given_by_name_position_and_table() -> None:
         by_array.sample(4, given={0: 1.25, "x0": 1.0})
     with pytest.raises(InputError, match="columns among"):
         by_array.sample(4, given={7: 1.25})
+
+
+def test_samples_come_by_the_method_asked_for() -> None:
+    x = np.random.default_rng(0).normal(size=(100, 2))
+    density = ARCSMDensity(max_steps=3, hidden=(8,), random_state=0).fit(x)
+    flow, auto, other = (
+        density.sample(4, random_state=1, method=method)
+        for method in ("flow", "auto", "quadrature")
+    )
+    np.testing.assert_array_equal(flow, auto)
+    assert np.abs(flow - other).max() > 1e-3
+    with pytest.raises(InputError, match="guess"):
+        density.sample(4, method="guess")
+
+
+def test_progress_of_the_race_for_an_order_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("arcsm.tabular.ordering._STEPS", 2)
+    x = np.random.default_rng(0).normal(size=(60, 3))
+    told: list[tuple[int, int]] = []
+    density = ARCSMDensity(order="auto", max_steps=2, hidden=(8,), random_state=0)
+    density.fit_resumable(x, racing=lambda *done: told.append(done))
+    race = density.model_.race
+    assert race is not None and len(race.candidates) == len(told) == told[-1][1]
+    assert [done for done, _ in told] == list(range(1, len(told) + 1))

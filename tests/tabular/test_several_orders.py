@@ -15,7 +15,16 @@ from arcsm.columns import Columns
 from arcsm.data.table import Table, as_table
 from arcsm.ensemble import Ensemble
 from arcsm.errors import InputError
-from arcsm.tabular import Settings, TabularModel, fit_table, load_tabular, save_tabular
+from arcsm.ordering import LearnedOrder
+from arcsm.tabular import (
+    Settings,
+    TabularModel,
+    fit_table,
+    fitting,
+    load_tabular,
+    save_tabular,
+)
+from arcsm.tabular.ordering import race_seconds, seconds_left
 
 ORDER = ("colour", "count", "real")
 
@@ -179,7 +188,7 @@ def test_copies_of_one_model_are_that_model() -> None:
     np.testing.assert_allclose(twice.log_prob(few), one.log_prob(few), atol=1e-9)
     np.testing.assert_allclose(twice.log_prob_terms(few), one.log_prob_terms(few), atol=1e-9)
     pits = [m.pit(few, random=np.random.default_rng(0)) for m in (one, twice)]
-    assert set(pits[0]) == set(pits[1]) == {"real", "count"}
+    assert set(pits[0]) == set(pits[1]) == {"real", "count", "colour"}
     for name in pits[0]:
         np.testing.assert_allclose(pits[0][name], pits[1][name], atol=1e-9)
 
@@ -215,7 +224,7 @@ def test_rows_of_a_mixture_by_members_drawn_by_their_shares_are_uniform() -> Non
 
     def distances(table: Table) -> dict[str, float]:
         pit = model.pit_of_members(table, random=np.random.default_rng(0))
-        assert set(pit) == {"real", "count"}
+        assert set(pit) == {"real", "count", "colour"}
         places = (np.arange(400) + 0.5) / 400
         return {name: float(np.abs(np.sort(u) - places).max()) for name, u in pit.items()}
 
@@ -289,11 +298,12 @@ def learned(monkeypatch: pytest.MonkeyPatch) -> list[tuple[Any, ...]]:
     """Put a rule in the place of the search for an order; the calls of it."""
     calls: list[tuple[Any, ...]] = []
 
-    def learn_order(*arguments: Any) -> list[str]:
+    def race(*arguments: Any, **options: Any) -> LearnedOrder:
         calls.append(arguments)
-        return list(ORDER)
+        order = [scalar for name in ORDER for scalar in arguments[1].scalars_of(name)]
+        return LearnedOrder(tuple(order), (), (), 0.0)
 
-    monkeypatch.setattr("arcsm.tabular.fitting.learn_order", learn_order)
+    monkeypatch.setattr("arcsm.tabular.fitting.race_columns", race)
     return calls
 
 
@@ -326,3 +336,34 @@ def test_an_order_is_not_learned_again_when_a_run_goes_on(
     np.testing.assert_array_equal(whole.log_prob(fresh), again.log_prob(fresh))
     tensors = load_file(tmp_path / "run" / "model.safetensors")
     assert set(tensors) == set(whole.model.state_dict())
+
+
+@pytest.mark.parametrize(("raced", "left"), [(1.0, 400.0), (450.0, 150.0), (900.0, 60.0)])
+def test_learning_the_order_takes_its_part_of_the_time(
+    raced: float, left: float, monkeypatch: pytest.MonkeyPatch, tmp_path: Any
+) -> None:
+    """Of 600 s the race may take 200, if the usual limit of it is not less."""
+    monkeypatch.setattr("arcsm.tabular.ordering.race_seconds", lambda whole: whole / 3)
+    order = tuple(range(4))
+    monkeypatch.setattr(
+        "arcsm.tabular.fitting.race_columns",
+        lambda *_, **__: LearnedOrder(order, (), (), raced),
+    )
+    limits = []
+    honest = fitting.fit
+
+    def fit(model: Any, points: Any, config: Any, **options: Any) -> Any:
+        limits.append(config.max_seconds)
+        return honest(model, points, config, **options)
+
+    monkeypatch.setattr(fitting, "fit", fit)
+    how = quick(order="auto", max_seconds=600.0)
+    for resume in (False, True):
+        fit_table(mixed_table(), how, directory=tmp_path, resume=resume)
+    assert limits == [pytest.approx(left)] * 2
+
+
+def test_a_race_has_a_third_of_the_time_and_no_more_than_usual() -> None:
+    assert race_seconds(None) == race_seconds(1e6) == 50.0
+    assert race_seconds(60.0) == pytest.approx(20.0)
+    assert seconds_left(3600.0) == 3550.0 and seconds_left(60.0) == pytest.approx(40.0)

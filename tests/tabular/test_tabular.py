@@ -1,6 +1,7 @@
 import itertools
 import json
 import math
+from typing import Any
 
 import numpy as np
 import pytest
@@ -11,6 +12,7 @@ from arcsm.data.table import Table, as_table
 from arcsm.errors import CheckpointError, InputError
 from arcsm.model import ARCSM
 from arcsm.tabular import Settings, TabularModel, fit_table, load_tabular, save_tabular
+from arcsm.tabular.pieces import rows_drawn_at_once
 from arcsm.train import save_model
 
 
@@ -143,7 +145,7 @@ def test_pit_of_own_samples_is_uniform() -> None:
     model = untrained(mixed_table())
     sample = model.sample(1000, generator=torch.Generator().manual_seed(2))
     pit = model.pit(sample, random=np.random.default_rng(0))
-    assert set(pit) == {"real", "count", "flag", "share"}  # a colour has two scalars
+    assert set(pit) == {"real", "count", "flag", "share", "colour"}
     for name, values in pit.items():
         ordered = np.sort(values)
         distance = np.abs(ordered - (np.arange(len(ordered)) + 0.5) / len(ordered)).max()
@@ -262,3 +264,76 @@ def test_models_that_are_not_of_tables_are_refused(tmp_path) -> None:
 def test_a_model_must_fit_its_columns() -> None:
     with pytest.raises(InputError, match="a model of 6 scalars"):
         TabularModel(Columns.learn(mixed_table()), ARCSM.made(2, hidden=(8,)))
+
+
+def test_pit_of_a_category_lies_in_the_part_of_the_line_that_its_value_has() -> None:
+    """The parts have the probabilities of the values, and follow each other by their codes."""
+    letters = np.repeat(np.array(list("abcde"), dtype=object), [50, 40, 30, 20, 10])
+    table = as_table({"letter": letters, "x": np.random.default_rng(0).normal(size=150)})
+    model = untrained(table)
+    one = Table({"letter": np.array(list("abcde"), dtype=object), "x": np.zeros(5)})
+    probability = np.exp(model.log_prob_terms(one)[:, 0])
+    assert probability.sum() == pytest.approx(1.0, abs=1e-9) and np.ptp(probability) > 0.01
+    ends = np.r_[0.0, probability.cumsum()]
+    many = one.take(np.repeat(np.arange(5), 400))
+    found = model.pit(many, random=np.random.default_rng(0))["letter"].reshape(5, 400)
+    assert (found > ends[:-1, None] - 1e-9).all() and (found < ends[1:, None] + 1e-9).all()
+    # Within its part each is uniform: 400 values come close to both ends.
+    width = probability[:, None]
+    assert ((found - ends[:-1, None]) / width).min(1).max() < 0.05
+    assert ((ends[1:, None] - found) / width).min(1).max() < 0.05
+
+
+@pytest.mark.parametrize(
+    ("values", "needed"),
+    [
+        ({}, False),
+        ({"share": "bounded"}, False),
+        ({"count": "integer"}, True),
+        ({"zeros": "bounded"}, True),
+    ],
+)
+def test_values_are_snapped_only_where_some_stand_for_cells(
+    values: dict[str, str], needed: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    random = np.random.default_rng(0)
+    known = {
+        "share": random.beta(2, 2, 300),
+        "count": random.poisson(3.0, 300),
+        "zeros": np.where(random.random(300) < 0.3, 0.0, random.gamma(2.0, size=300)),
+    }
+    table = Table({"real": random.normal(size=300), **{name: known[name] for name in values}})
+    model = untrained(table)
+    kinds = {row["name"]: row["kind"] for row in model.columns.describe()}
+    assert kinds == {"real": "real", **values}
+    passed = []
+    honest = ARCSM.sample
+
+    def sample(self: ARCSM, *arguments: Any, **options: Any) -> Any:
+        passed.append(options["snap"] is not None)
+        return honest(self, *arguments, **options)
+
+    monkeypatch.setattr(ARCSM, "sample", sample)
+    drawn = model.sample(20, generator=torch.Generator().manual_seed(0))
+    assert passed == [needed] and np.isfinite(model.log_prob(drawn)).all()
+
+
+def test_nothing_given_is_no_condition() -> None:
+    model = untrained(mixed_table())
+    one, two = (
+        model.sample(5, given=given, generator=torch.Generator().manual_seed(0))
+        for given in (None, {})
+    )
+    assert all(np.array_equal(one[name], two[name]) for name in one.names)
+
+
+def test_rows_of_many_scalars_are_drawn_in_smaller_pieces_that_change_nothing(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    assert rows_drawn_at_once(3, "cpu") == rows_drawn_at_once(784, "cuda") == 16_384
+    assert rows_drawn_at_once(784, "cpu") == 334 and rows_drawn_at_once(10**7, "cpu") == 1
+    model = untrained(mixed_table())
+    whole = model.sample(30, generator=torch.Generator().manual_seed(0))
+    monkeypatch.setattr("arcsm.tabular.model.rows_drawn_at_once", lambda *_: 7)
+    pieces = model.sample(30, generator=torch.Generator().manual_seed(0))
+    np.testing.assert_allclose(whole["real"], pieces["real"], rtol=1e-4, atol=1e-4)
