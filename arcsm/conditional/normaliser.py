@@ -17,7 +17,7 @@ from torch import Tensor
 from torch.utils.checkpoint import checkpoint
 
 from arcsm.conditional.protocol import Conditional
-from arcsm.conditional.quadrature import entries_of, kronrod_points, panel_mass
+from arcsm.conditional.quadrature import entries_of, kronrod_points, log_sum, panel_mass
 from arcsm.errors import InputError
 
 # A panel is fine enough if no peak in it can be this much (nats) above what was seen of it, and
@@ -57,23 +57,13 @@ def log_normaliser(
             for piece in pieces
         ]
     )
-    return _log_sum(mass, entry, low.numel()).view(low.shape)
+    return log_sum(mass, entry, low.numel()).view(low.shape)
 
 
 def _log_mass(flat: Conditional, entry: Tensor, left: Tensor, right: Tensor) -> Tensor:
     points = kronrod_points(left, right)
     energy = entries_of(flat, left.shape, entry).energy(points)
     return panel_mass(energy, (right - left) / 2)[0]
-
-
-def _log_sum(terms: Tensor, entry: Tensor, entries: int) -> Float[Tensor, "entries"]:
-    """Return the log of the sum of exp(terms) over the panels of each entry."""
-    with torch.no_grad():
-        top = terms.new_full((entries,), -math.inf).scatter_reduce(0, entry, terms, "amax")
-        # What is not finite shows in the sum, and not as a NaN made here.
-        top = top.where(top.isfinite(), 0.0)
-    share = (terms - top[entry]).exp()
-    return torch.zeros_like(top).index_add(0, entry, share).log() + top
 
 
 def _refine(
@@ -84,7 +74,7 @@ def _refine(
     for _ in range(_HALVINGS):
         mass, error = measured
         number = entry.bincount(minlength=entries).clamp(min=1)
-        small = _log_sum(mass, entry, entries) + math.log(tolerance) - number.log()
+        small = log_sum(mass, entry, entries) + math.log(tolerance) - number.log()
         # Below the rounding of the energies there is nothing to be found.
         level = (mass - ((right - left) / 2).log()).abs()
         floor = mass + (32 * torch.finfo(mass.dtype).eps * (1 + level)).log()

@@ -57,11 +57,13 @@ class Quadrature:
         self._batch = low.shape
         panel = self._refine(low.flatten(), high.flatten(), tolerance, panels, most_panels)
         self.left, self.right, mass = _pad(panel, self._batch)
-        self.log_z: Float[Tensor, "*batch"] = _log_sum(panel.mass, panel).view(self._batch)
+        self.log_z: Float[Tensor, "*batch"] = log_sum(panel.mass, panel.entry, panel.entries).view(
+            self._batch
+        )
         # Energies far from 0 are rounded: log Z cannot be better than their last digits.
         rounding = 8 * torch.finfo(torch.float64).eps * (1 + self.log_z.abs())
         self.log_z_error: Float[Tensor, "*batch"] = (
-            _log_sum(panel.error, panel).view(self._batch) - self.log_z
+            log_sum(panel.error, panel.entry, panel.entries).view(self._batch) - self.log_z
         ).exp() + rounding
         self._log_share = mass - self.log_z[..., None]
         share = self._log_share.exp()
@@ -85,9 +87,9 @@ class Quadrature:
         entry = torch.arange(count, device=low.device).repeat_interleave(panels)
         panel = _measure(flat, entry, edges[:, :-1].flatten(), edges[:, 1:].flatten(), count)
         while True:
-            log_z, number = _log_sum(panel.mass, panel), panel.number()
+            log_z, number = log_sum(panel.mass, panel.entry, panel.entries), panel.number()
             _require_finite(log_z)
-            excess = _log_sum(panel.error, panel) - log_z
+            excess = log_sum(panel.error, panel.entry, panel.entries) - log_z
             room = (most_panels - number).where(excess > math.log(tolerance), 0)
             # Of errors below this the sum stays within half of the tolerance.
             small = log_z + math.log(tolerance / 2) - number.log()
@@ -163,10 +165,6 @@ class Quadrature:
         )
         return x
 
-    def quantile_error(self, x: Float[Tensor, "*batch points"]) -> Float[Tensor, "*batch points"]:
-        """Return the error of a quantile at x: the error of the CDF over the density there."""
-        return self.log_z_error[..., None] / self.log_prob(x).exp()
-
     def _partial_mass(self, left: Tensor, x: Tensor) -> tuple[Tensor, Tensor]:
         """Return the mass between `left` and x, within one panel, and the density at x."""
         nodes, kronrod, _ = _rule(x)
@@ -234,12 +232,12 @@ class _Panels:
         )
 
 
-def _log_sum(terms: Tensor, panel: _Panels) -> Float[Tensor, "entries"]:
+def log_sum(terms: Tensor, entry: Tensor, entries: int) -> Float[Tensor, "entries"]:
     """Return the log of the sum of exp(terms) over the panels of each entry."""
-    top = terms.new_full((panel.entries,), -math.inf)
-    top = top.scatter_reduce(0, panel.entry, terms, "amax")
-    level = top.where(top.isfinite(), 0.0)
-    total = torch.zeros_like(top).index_add(0, panel.entry, (terms - level[panel.entry]).exp())
+    with torch.no_grad():
+        top = terms.new_full((entries,), -math.inf).scatter_reduce(0, entry, terms, "amax")
+        level = top.where(top.isfinite(), 0.0)
+    total = torch.zeros_like(top).index_add(0, entry, (terms - level[entry]).exp())
     # Where no term is finite, the greatest of them is all there is to say.
     return (total.log() + level).where(top.isfinite(), top)
 

@@ -13,10 +13,10 @@ import torch.nn.functional as F
 from jaxtyping import Bool, Float, Int
 from torch import Tensor, nn
 
+from arcsm.context.layers import condition_map, layer_sizes
 from arcsm.context.order import resolve_order
 from arcsm.context.protocol import ContextCursor, ContextNetwork
 from arcsm.context.waves import with_waves
-from arcsm.errors import InputError
 
 
 class MaskedLinear(nn.Linear):
@@ -55,7 +55,7 @@ class ResidualBlock(nn.Module):
         self.second = MaskedLinear(degree_out, degree_out)
         same = torch.equal(degree_in, degree_out)
         self.skip = None if same else MaskedLinear(degree_in, degree_out)
-        self.condition = _condition_map(condition_dims, len(degree_out))
+        self.condition = condition_map(condition_dims, len(degree_out))
         with torch.no_grad():  # blocks start close to their skip
             self.second.weight.mul_(0.1)
             self.second.bias.zero_()
@@ -96,16 +96,7 @@ class MADE(ContextNetwork):
         condition_dims: int = 0,
     ):
         super().__init__()
-        hidden = (max(128, dims),) * 3 if hidden is None else tuple(hidden)
-        if frequencies is None:
-            frequencies = 4 if dims < 64 else 0
-        if min(dims, width, frequencies + 1, condition_dims + 1, *hidden, len(hidden)) < 1:
-            raise InputError(
-                "expected dims and width of at least 1, frequencies and condition_dims of at least"
-                f" 0 and at least one positive hidden width, got dims={dims}, width={width},"
-                f" frequencies={frequencies}, condition_dims={condition_dims}, hidden={hidden};"
-                " correct these"
-            )
+        hidden, frequencies = layer_sizes(dims, width, hidden, frequencies, condition_dims)
         self.dims, self.width, self.condition_dims = dims, width, condition_dims
         self.hidden, self.frequencies = hidden, frequencies
         self.order = resolve_order(order, dims)
@@ -118,7 +109,7 @@ class MADE(ContextNetwork):
         # of degree i and less.
         per_scalar = 1 + 2 * frequencies
         self.input = MaskedLinear((rank + 1).repeat_interleave(per_scalar), self._degrees[0])
-        self.condition = _condition_map(condition_dims, hidden[0])
+        self.condition = condition_map(condition_dims, hidden[0])
         self.blocks = nn.ModuleList(
             ResidualBlock(before, after, condition_dims)
             for before, after in zip(self._degrees[:-1], self._degrees[1:], strict=True)
@@ -258,10 +249,6 @@ class MADECursor(ContextCursor):
 
 def _silu(x: Tensor, *, out: Tensor) -> None:
     torch.sigmoid(x, out=out).mul_(x)
-
-
-def _condition_map(condition_dims: int, units: int) -> nn.Linear | None:
-    return nn.Linear(condition_dims, units, bias=False) if condition_dims else None
 
 
 def _spread_degrees(count: int, least: int, most: int) -> Int[Tensor, "count"]:

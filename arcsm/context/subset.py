@@ -14,10 +14,10 @@ import torch.nn.functional as F
 from jaxtyping import Bool, Float
 from torch import Tensor, nn
 
+from arcsm.context.layers import condition_map, layer_sizes
 from arcsm.context.order import resolve_order
 from arcsm.context.protocol import ContextCursor, ContextNetwork
 from arcsm.context.waves import with_waves
-from arcsm.errors import InputError
 
 # Rows of the network, one for each scalar of a row of data, computed at one time.
 _PASSES = 8192
@@ -51,23 +51,12 @@ class SubsetNetwork(ContextNetwork):
         condition_dims: int = 0,
     ):
         super().__init__()
-        hidden = (max(128, dims),) * 3 if hidden is None else tuple(hidden)
-        if frequencies is None:
-            frequencies = 4 if dims < 64 else 0
-        if min(dims, width, frequencies + 1, condition_dims + 1, *hidden, len(hidden)) < 1:
-            raise InputError(
-                "expected dims and width of at least 1, frequencies and condition_dims of at least"
-                f" 0 and at least one positive hidden width, got dims={dims}, width={width},"
-                f" frequencies={frequencies}, condition_dims={condition_dims}, hidden={hidden};"
-                " correct these"
-            )
+        hidden, frequencies = layer_sizes(dims, width, hidden, frequencies, condition_dims)
         self.dims, self.width, self.condition_dims = dims, width, condition_dims
         self.hidden, self.frequencies = hidden, frequencies
         self.order = resolve_order(order, dims)
         self.input = nn.Linear(dims * (2 + 2 * frequencies), hidden[0])
-        self.condition = (
-            nn.Linear(condition_dims, hidden[0], bias=False) if condition_dims else None
-        )
+        self.condition = condition_map(condition_dims, hidden[0])
         self.blocks = nn.ModuleList(
             _Block(before, after, condition_dims) for before, after in itertools.pairwise(hidden)
         )
@@ -196,7 +185,7 @@ class _Block(nn.Module):
         super().__init__()
         self.first, self.second = nn.Linear(before, after), nn.Linear(after, after)
         self.skip = None if before == after else nn.Linear(before, after)
-        self.condition = nn.Linear(condition_dims, after, bias=False) if condition_dims else None
+        self.condition = condition_map(condition_dims, after)
         with torch.no_grad():  # blocks start close to their skip
             self.second.weight.mul_(0.1)
             self.second.bias.zero_()

@@ -226,15 +226,6 @@ def test_ends_of_the_probability_scale() -> None:
     torch.testing.assert_close(density.cdf(outside), torch.tensor([[0.0, 1.0]]).double())
 
 
-def test_quantile_error_is_that_of_the_cdf_over_the_density() -> None:
-    known = FAMILIES["lopsided"].at(0.1)
-    density = Quadrature(known, tolerance=1e-3, panels=4, most_panels=16)
-    p = torch.linspace(0.05, 0.95, 19, dtype=torch.float64)[None]
-    x = density.quantile(p)
-    error = (known.cdf(x) - p).abs() / known.log_prob(x).exp()
-    assert bool((error <= 1.1 * density.quantile_error(x)).all())
-
-
 def test_entries_of_a_batch_do_not_mix() -> None:
     g = seeded()
     weight = torch.rand((2, 3, 4), generator=g, dtype=torch.float64)
