@@ -332,8 +332,15 @@ def main() -> None:
     print(f"{len(run.train):,} training rows, read in {time.monotonic() - started:.0f} s")
     if "arcsm" in arguments.methods:
         run.arcsm()
+        write(run, started, commit)  # lest it be lost with what comes after it
     if "nsf" in arguments.methods:
         run.nsf()
+        write(run, started, commit)
+
+
+def write(run: Run, started: float, commit: dict[str, Any]) -> None:
+    """Write what there is so far."""
+    arguments = run.arguments
     settings: dict[str, Any] = {
         name: value for name, value in vars(arguments).items() if name not in ("save", "output")
     }

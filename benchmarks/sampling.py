@@ -112,6 +112,7 @@ class FusedLangevin:
         return x
 
 
+@torch.no_grad()
 def langevin_walk(model: ARCSM, rows: int, draw: Callable[[Tensor], Tensor]) -> Tensor:
     """Walk along the order with a full pass for each scalar."""
     x = model.empty_rows(rows)

@@ -180,29 +180,36 @@ class MADECursor(ContextCursor):
         self._features = weight.new_zeros(made.dims * per_scalar, batch)
         places = torch.tensor(made.order, device=weight.device)[:, None] * per_scalar
         columns = places + torch.arange(per_scalar, device=weight.device)
-        self._input_weight = weight[:, columns.flatten()]
-        self._stream = [weight.new_zeros(count, batch) for count in made.hidden]
-        self._active = [weight.new_zeros(count, batch) for count in made.hidden]
-        self._inner = [weight.new_zeros(count, batch) for count in made.hidden[1:]]
-        self._blocks = [block for block in made.blocks if isinstance(block, ResidualBlock)]
-        self._bias = [
+        blocks = [block for block in made.blocks if isinstance(block, ResidualBlock)]
+        bias = [
             (layer.bias if to_units is None else layer.bias + to_units(condition)).detach()
             for layer, to_units in (
                 (made.input, made.condition),
-                *((block.first, block.condition) for block in self._blocks),
+                *((block.first, block.condition) for block in blocks),
             )
         ]
-        self._bias = [bias[:, None] if bias.ndim == 1 else bias.T for bias in self._bias]
+        by_unit = [some[:, None] if some.ndim == 1 else some.T for some in bias]
+        # What belongs to the units of each degree is cut out once, as doing so takes longer than
+        # most of the products.
+        ends, (first, *rest) = self._ends, by_unit
+        layer = _Layer(weight.new_zeros(made.hidden[0], batch), ends[0])
+        self._input = layer.cut(weight[:, columns.flatten()]), layer.cut(first)
+        self._layers = [layer]
+        self._blocks = []
+        for index, (block, some) in enumerate(zip(blocks, rest, strict=True), start=1):
+            layer = _Layer(weight.new_zeros(made.hidden[index], batch), ends[index])
+            self._blocks.append(_BlockWalk(block, layer, some))
+            self._layers.append(layer)
+        self._output = made.output.weight, made.output.bias
         self._compute_units()
 
     def context(self) -> Float[Tensor, "batch width"]:
         """Return the context of the next scalar."""
         made, end = self._made, self._ends[-1][self.position]
         start = made.order[self.position] * made.width
-        rows = slice(start, start + made.width)
-        return F.linear(
-            self._active[-1][:end].T, made.output.weight[rows, :end], made.output.bias[rows]
-        )
+        weight, bias = (part.narrow(0, start, made.width) for part in self._output)
+        active = self._layers[-1].active.narrow(0, 0, end)
+        return F.linear(active.T, weight.narrow(1, 0, end), bias)
 
     @torch.no_grad()
     def push(self, value: Float[Tensor, "batch"]) -> None:
@@ -217,38 +224,67 @@ class MADECursor(ContextCursor):
     def _compute_units(self) -> None:
         """Compute the units whose degree is the number of scalars now known, layer by layer."""
         known = self.position
-        new, before = self._new_units(0), known * self._per_scalar
-        stream = self._stream[0][new]
-        weight = self._input_weight[new, :before]
-        torch.addmm(self._bias[0][new], weight, self._features[:before], out=stream)
-        _silu(stream, out=self._active[0][new])
-        for layer, block in enumerate(self._blocks, start=1):
-            new, before = self._new_units(layer), self._ends[layer - 1][known]
-            inner = self._inner[layer - 1]
-            weight = block.first.weight[new, :before]
-            torch.addmm(
-                self._bias[layer][new], weight, self._active[layer - 1][:before], out=inner[new]
-            )
-            F.silu(inner[new], inplace=True)
-            stream = self._stream[layer][new]
-            former = self._stream[layer - 1]
-            skip = (
-                former[new]
-                if block.skip is None
-                else block.skip.bias[new, None] + block.skip.weight[new, :before] @ former[:before]
-            )
-            end = self._ends[layer][known]
-            torch.addmm(skip, block.second.weight[new, :end], inner[:end], out=stream)
-            stream.add_(block.second.bias[new, None])
-            _silu(stream, out=self._active[layer][new])
-
-    def _new_units(self, layer: int) -> slice:
-        ends, known = self._ends[layer], self.position
-        return slice(ends[known - 1] if known else 0, ends[known])
+        layer, before = self._layers[0], known * self._per_scalar
+        weight, bias = (part[known] for part in self._input)
+        features = self._features.narrow(0, 0, before)
+        torch.addmm(bias, weight.narrow(1, 0, before), features, out=layer.streams[known])
+        layer.activate(known)
+        for block in self._blocks:
+            block.compute_units(known, layer)
+            layer = block.layer
 
 
-def _silu(x: Tensor, *, out: Tensor) -> None:
-    torch.sigmoid(x, out=out).mul_(x)
+class _Layer:
+    """The units of a hidden layer, and those of each degree among them."""
+
+    def __init__(self, stream: Float[Tensor, "units batch"], ends: list[int]):
+        self.ends = ends
+        self._sizes = [end - start for start, end in zip([0, *ends], ends, strict=False)]
+        self.stream, self.active = stream, torch.zeros_like(stream)
+        self.streams, self._actives = self.cut(self.stream), self.cut(self.active)
+
+    def cut(self, by_unit: Float[Tensor, "units ..."]) -> tuple[Tensor, ...]:
+        """Return what belongs to the units of each degree."""
+        return by_unit.split(self._sizes)
+
+    def activate(self, known: int) -> None:
+        """Apply the activation to the units of one degree."""
+        stream = self.streams[known]
+        torch.sigmoid(stream, out=self._actives[known]).mul_(stream)
+
+
+class _BlockWalk:
+    """A residual block whose units are computed degree by degree."""
+
+    def __init__(self, block: ResidualBlock, layer: _Layer, bias: Float[Tensor, "units #batch"]):
+        self.layer, self._bias = layer, layer.cut(bias)
+        units, batch = layer.stream.shape
+        # A unit that is always 1 comes first, whose weights are the bias.
+        self._inner = layer.stream.new_ones(units + 1, batch)
+        self._inners = layer.cut(self._inner[1:])
+        second = torch.cat([block.second.bias[:, None], block.second.weight], 1).detach()
+        self._first, self._second = layer.cut(block.first.weight.detach()), layer.cut(second)
+        skip = block.skip
+        self._skip = None
+        if skip is not None:
+            self._skip = layer.cut(skip.weight.detach()), layer.cut(skip.bias.detach()[:, None])
+
+    def compute_units(self, known: int, before: _Layer) -> None:
+        """Compute the units of one degree from those of the layer before."""
+        layer, end = self.layer, before.ends[known]
+        inner = self._inners[known]
+        weight = self._first[known].narrow(1, 0, end)
+        torch.addmm(self._bias[known], weight, before.active.narrow(0, 0, end), out=inner)
+        F.silu(inner, inplace=True)
+        if self._skip is None:
+            through = before.streams[known]
+        else:
+            weight, bias = (part[known] for part in self._skip)
+            through = torch.addmm(bias, weight.narrow(1, 0, end), before.stream.narrow(0, 0, end))
+        seen = layer.ends[known] + 1
+        weight = self._second[known].narrow(1, 0, seen)
+        torch.addmm(through, weight, self._inner.narrow(0, 0, seen), out=layer.streams[known])
+        layer.activate(known)
 
 
 def _spread_degrees(count: int, least: int, most: int) -> Int[Tensor, "count"]:
