@@ -9,10 +9,13 @@ __all__ = [
     "ARCSM",
     "MADE",
     "ARCSMDensity",
+    "ARCSMDetector",
     "ArcsmError",
     "CheckpointError",
     "Ensemble",
     "History",
+    "ImageModel",
+    "ImageSettings",
     "InputError",
     "MixtureMADE",
     "Noise",
@@ -23,6 +26,7 @@ __all__ = [
     "denoise",
     "fine_tune",
     "fit",
+    "fit_images",
     "get_toy",
     "learn_order",
     "load_model",
@@ -39,7 +43,8 @@ if TYPE_CHECKING:
     from arcsm.data import get_toy, read_table, write_table
     from arcsm.ensemble import Ensemble
     from arcsm.errors import ArcsmError, CheckpointError, InputError, NonFiniteLossError
-    from arcsm.estimators import ARCSMDensity
+    from arcsm.estimators import ARCSMDensity, ARCSMDetector
+    from arcsm.images import ImageModel, ImageSettings, fit_images
     from arcsm.model import ARCSM
     from arcsm.ordering import learn_order
     from arcsm.tasks import denoise
@@ -55,7 +60,8 @@ _HOMES = {
     "arcsm.data": ("get_toy", "read_table", "write_table"),
     "arcsm.ensemble": ("Ensemble",),
     "arcsm.errors": ("ArcsmError", "CheckpointError", "InputError", "NonFiniteLossError"),
-    "arcsm.estimators": ("ARCSMDensity",),
+    "arcsm.estimators": ("ARCSMDensity", "ARCSMDetector"),
+    "arcsm.images": ("ImageModel", "ImageSettings", "fit_images"),
     "arcsm.model": ("ARCSM",),
     "arcsm.ordering": ("learn_order",),
     "arcsm.tasks": ("denoise",),

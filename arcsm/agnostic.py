@@ -24,8 +24,9 @@ from arcsm.autoregressive import seeded
 from arcsm.conditional import Noise, TanhSumHead
 from arcsm.context import SubsetNetwork
 from arcsm.errors import InputError
-from arcsm.model import ARCSM, ScaledDensity
+from arcsm.model import ARCSM
 from arcsm.objectives import Perturbation, annealed_csm_terms
+from arcsm.scoring import ScaledDensity
 
 
 class SubsetPerturbation(NamedTuple):

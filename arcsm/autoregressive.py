@@ -9,6 +9,9 @@ variance, its linear regression on them:
 As c_d depends on x_<d alone, q(x_d | x_<d) = q(z_d | x_<d)/scale_d and s_d(x) = s_d(z)/scale_d: one
 scale for each column is all that densities and scores need. The context network always sees the
 columns of mean 0 and variance 1 (`context_inputs`), not what is left of them.
+
+With `shared_units` all scalars have one mean and one scale: those of pixels mean the same thing
+everywhere in a picture, and some of them, at its borders, may never vary.
 """
 
 from abc import ABC, abstractmethod
@@ -51,6 +54,11 @@ class TrainableModel(nn.Module, ABC):
     def dtype(self) -> torch.dtype:
         """The precision of the weights."""
         return next(self.parameters()).dtype
+
+    @property
+    def takes_constant_columns(self) -> bool:
+        """Whether a scalar may be the same in all rows."""
+        return False
 
     @property
     @abstractmethod
@@ -100,10 +108,17 @@ class AutoregressiveModel(TrainableModel):
     deviation: Float[Tensor, "dims"]
     regression: Float[Tensor, "dims dims"] | None
 
-    def __init__(self, context: ContextNetwork, *, decorrelate: bool = False):
+    def __init__(
+        self, context: ContextNetwork, *, decorrelate: bool = False, shared_units: bool = False
+    ):
         super().__init__()
+        if decorrelate and shared_units:
+            raise InputError(
+                "expected decorrelate or shared_units, got both; columns that share their units"
+                " cannot have scales of their own"
+            )
         self.context = context
-        self.decorrelate = decorrelate
+        self.decorrelate, self.shared_units = decorrelate, shared_units
         self.register_buffer("shift", torch.zeros(context.dims))
         self.register_buffer("scale", torch.ones(context.dims))
         if decorrelate:
@@ -121,11 +136,19 @@ class AutoregressiveModel(TrainableModel):
         """The number of conditioning values, 0 for none."""
         return self.context.condition_dims
 
+    @property
+    def takes_constant_columns(self) -> bool:
+        """Whether a scalar may be the same in all rows: where it needs no units of its own."""
+        return self.shared_units
+
     @torch.no_grad()
     def standardise(
         self, x: Float[Tensor, "rows dims"], weight: Float[Tensor, "rows"] | None = None
     ) -> None:
         """Set the standardised units from the (weighted) moments of the columns."""
+        if self.shared_units:
+            self._standardise_as_one(x, weight)
+            return
         # By comparison: the standard deviation of equal numbers may be rounded away from 0.
         constant = (x == x[0]).all(0).nonzero().flatten().tolist()
         if constant:
@@ -151,6 +174,24 @@ class AutoregressiveModel(TrainableModel):
             # Float32 cannot tell columns apart that agree to more digits than 1e-4.
             scale = scale * torch.where(narrow, left.clamp(min=1e-4), 1.0)
         self.scale.copy_(scale)
+
+    def _standardise_as_one(
+        self, x: Float[Tensor, "rows dims"], weight: Float[Tensor, "rows"] | None
+    ) -> None:
+        """Set the units that all scalars share."""
+        low, high = x.aminmax()
+        if low == high:
+            raise InputError(
+                f"expected values that vary, got {low.item():g} everywhere; pass other data"
+            )
+        share = torch.full_like(x[:, 0], 1 / len(x), dtype=torch.float64)
+        if weight is not None:
+            share = weight.double() / weight.double().sum()
+        mean = share @ x.mean(1, dtype=torch.float64)
+        # Not in float64 throughout: of many pictures that would take eight times their memory.
+        variance = share @ (x - mean.to(x.dtype)).square().mean(1, dtype=torch.float64)
+        self.shift.fill_(mean)
+        self.scale.fill_(variance.sqrt())
 
     def rows(self, x: Any) -> Float[Tensor, "rows dims"]:
         """Return the rows of `x`, checked, in the precision and on the device of the model."""

@@ -1,4 +1,4 @@
-"""Model cards: what a model of a table is, what it was told by the data, and how good it is."""
+"""Model cards: what a model is, what it was told by the data, and how good it is."""
 
 import os
 from pathlib import Path
@@ -8,12 +8,16 @@ import torch
 
 from arcsm.data.table import Table
 from arcsm.files import write_text
+from arcsm.images import ImageModel
+from arcsm.images.model import in_words
 from arcsm.plots import loss_plot, pair_plot, pit_difference_plot, save_figure
+from arcsm.plots.pictures import picture_grid, save_picture
 from arcsm.results import current_versions
 from arcsm.tabular import TabularModel
 from arcsm.train import History
 
 _ROWS = 2000  # of the data and of samples that the pictures show
+_IMAGES = 64  # of a grid
 
 
 def write_card(
@@ -60,6 +64,49 @@ def write_card(
         f" {model.members[0].noise.sigma_min:g} standard deviations of each column. It knows"
         " nothing beyond their range but how the tails of its columns were seen to fall off.",
     ]
+    write_text(folder / "README.md", "\n\n".join(parts) + "\n")
+
+
+def write_image_card(
+    directory: str | os.PathLike[str],
+    model: ImageModel,
+    *,
+    title: str,
+    bits: tuple[float, int] | None = None,
+    seed: int = 0,
+) -> None:
+    """Write README.md and its pictures into the directory of a model of images.
+
+    `bits` are those per dimension of some held-out images, and the number of these.
+    """
+    folder, version = Path(directory), current_versions()["arcsm"]
+    settings, history = model.settings, model.history
+    how = (
+        "maximum likelihood" if settings.method == "likelihood" else "autoregressive score matching"
+    )
+    save_picture(folder / "samples.png", picture_grid(model.sample(_IMAGES, seed=seed)))
+    parts = [
+        f"# {title}",
+        f"A density over images of {in_words(model.shape)} (`{model.name}`), learned by {how}"
+        f" (arcsm {version}): network {settings.network}, {model.parameters:,} parameters.",
+        "```python\nfrom arcsm.images import ImageModel\n\n"
+        f'model = ImageModel.load("{title}")\n'
+        "model.sample(64)  # uint8 (64, height, width, channels)\n"
+        "model.bits_per_dim(images)\n```",
+        f"Uncurated samples, the first {_IMAGES} of seed {seed}:",
+        "![Samples](samples.png)",
+        "## Training",
+    ]
+    if history is not None:
+        parts.append(
+            f"{history.steps} steps of {settings.batch} images in {history.seconds:.0f} s."
+        )
+        if history.training:
+            save_figure(loss_plot(history), folder / "loss.png")
+            parts.append("![Loss during training](loss.png)")
+    if bits is not None:
+        parts.append(f"{bits[1]} held-out images: {bits[0]:.3f} bits per dimension on average.")
+    parts += ["## What is scored", f"Log-probabilities are of {model.about_probability}."]
     write_text(folder / "README.md", "\n\n".join(parts) + "\n")
 
 

@@ -18,7 +18,8 @@ from arcsm.agnostic import OrderAgnosticARCSM
 from arcsm.autoregressive import TrainableModel, seeded
 from arcsm.data.arrays import as_rows
 from arcsm.errors import InputError
-from arcsm.model import ARCSM, check_columns
+from arcsm.model import ARCSM
+from arcsm.scoring import check_columns
 
 # Numbers in the largest tensors of a pass over stacked members, on a CPU. Stacking saves calls of
 # torch; beyond this size they count for little, and memory of that size goes back to the system

@@ -4,26 +4,22 @@ A context network, a score head and noise levels, with the standardisation of th
 densities are in the units of the data.
 """
 
-import math
-from collections.abc import Callable, Iterator, Sequence
-from typing import Any, Literal, overload
+from collections.abc import Iterator, Sequence
+from typing import Any
 
 import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from arcsm.autoregressive import AutoregressiveModel, seeded
+from arcsm.autoregressive import seeded
 from arcsm.conditional import (
-    Density,
-    FlowDensity,
-    HeadFamily,
     Noise,
-    QuadratureDensity,
     TanhSum,
     TanhSumHead,
 )
 from arcsm.conditional.head import SLOPE_LIMIT
-from arcsm.context import MADE, ContextNetwork
+from arcsm.context import MADE, ContextNetwork, PixelCNN
+from arcsm.context.pixels import SIZES
 from arcsm.data.arrays import as_rows
 from arcsm.errors import InputError
 from arcsm.objectives import (
@@ -33,27 +29,18 @@ from arcsm.objectives import (
     likelihood_terms,
 )
 from arcsm.sampling import METHODS, Draw, draw_batches
-from arcsm.sampling.batches import check_draw
 from arcsm.sampling.chain import Snap
+from arcsm.scoring import DENSITIES, ScoredChain
 from arcsm.soundness import Report, check_rows
-from arcsm.threads import even_sizes, map_pieces
-
-# Conditionals evaluated at one time. Fewer are dominated by the cost of calling torch; but if they
-# have to be integrated, each needs some 100 kB.
-_CHUNK, _CHUNK_TO_INTEGRATE = 8192, 2048
-
-# Numbers that the context network may keep for the rows of one pass: some 128 MB.
-_NUMBERS = 2**25
 
 # Noise of this many standard deviations of the data makes any conditional as good as normal: of a
 # skewness of 2 it leaves 0.18, 0.003 nats from a normal density, and less at 3, the default.
 _NORMAL_FROM = 2.0
 
-DENSITIES = ("flow", "quadrature")
 OBJECTIVES = ("csm", "likelihood")
 
 
-class ARCSM(AutoregressiveModel):
+class ARCSM(ScoredChain):
     """A density over D scalars as a chain of one-dimensional conditional scores.
 
     `density` names the canonical density, which `log_prob` evaluates and `sample` draws from:
@@ -76,8 +63,9 @@ class ARCSM(AutoregressiveModel):
         density: str | None = None,
         flow_steps: int | None = None,
         decorrelate: bool = False,
+        shared_units: bool = False,
     ):
-        super().__init__(context, decorrelate=decorrelate)
+        super().__init__(context, decorrelate=decorrelate, shared_units=shared_units)
         if density is None:
             density = "quadrature" if noise.has_one_level else "flow"
         if density not in DENSITIES:
@@ -111,6 +99,7 @@ class ARCSM(AutoregressiveModel):
         density: str | None = None,
         flow_steps: int | None = None,
         decorrelate: bool = False,
+        shared_units: bool = False,
         seed: int | None = None,
     ) -> "ARCSM":
         """Return a model on a MADE; with a `seed`, the same weights each time.
@@ -120,7 +109,6 @@ class ARCSM(AutoregressiveModel):
         would dominate the cost of a training step, 12 steps from contexts 16 wide.
         """
         noise = noise or Noise()
-        normal_at = noise.sigma_max if noise.sigma_max >= _NORMAL_FROM else None
         if steps is None:
             steps = 24 if dims < 64 else 12
         if width is None:
@@ -134,7 +122,7 @@ class ARCSM(AutoregressiveModel):
                 order=order,
                 condition_dims=condition_dims,
             )
-            head = TanhSumHead(width, steps=steps, depth=head_depth, normal_at=normal_at)
+            head = TanhSumHead(width, steps=steps, depth=head_depth, normal_at=_normal_at(noise))
         return cls(
             context,
             head,
@@ -142,7 +130,40 @@ class ARCSM(AutoregressiveModel):
             density=density,
             flow_steps=flow_steps,
             decorrelate=decorrelate,
+            shared_units=shared_units,
         )
+
+    @classmethod
+    def pixelcnn(
+        cls,
+        shape: tuple[int, int, int],
+        *,
+        size: str = "small",
+        width: int = 64,
+        steps: int = 16,
+        head_depth: int = 1,
+        dropout: float = 0.0,
+        noise: Noise | None = None,
+        density: str | None = None,
+        flow_steps: int | None = None,
+        seed: int | None = None,
+        **sizes: Any,
+    ) -> "ARCSM":
+        """Return a model of pictures of `shape` (height, width, channels) on a PixelCNN++.
+
+        Its rows are pictures, flattened with channels innermost, and all scalars share their units.
+        `size` is one of `SIZES`, from "tiny" to "paper"; `sizes` (filters, blocks, levels) take the
+        place of single ones of its numbers.
+        """
+        if size not in SIZES:
+            raise InputError(
+                f"expected a size among {', '.join(SIZES)}, got {size!r}; choose one of these"
+            )
+        noise = noise or Noise()
+        with seeded(seed):
+            context = PixelCNN(shape, width=width, dropout=dropout, **{**SIZES[size], **sizes})
+            head = TanhSumHead(width, steps=steps, depth=head_depth, normal_at=_normal_at(noise))
+        return cls(context, head, noise, density=density, flow_steps=flow_steps, shared_units=True)
 
     @property
     def config(self) -> dict[str, Any]:
@@ -154,13 +175,14 @@ class ARCSM(AutoregressiveModel):
             "density": self.density,
             "flow_steps": self.flow_steps,
             "decorrelate": self.decorrelate,
+            "shared_units": self.shared_units,
         }
 
     @classmethod
     def from_config(cls, config: dict[str, Any]) -> "ARCSM":
         """Build a model, its weights still random, from `config`."""
         context, head = dict(config["context"]), dict(config["head"])
-        kinds: dict[str, Any] = {"MADE": MADE, "TanhSumHead": TanhSumHead}
+        kinds: dict[str, Any] = {"MADE": MADE, "PixelCNN": PixelCNN, "TanhSumHead": TanhSumHead}
         for part in (context, head):
             if part.get("kind") not in kinds:
                 raise InputError(
@@ -174,6 +196,7 @@ class ARCSM(AutoregressiveModel):
             density=config["density"],
             flow_steps=config["flow_steps"],
             decorrelate=config.get("decorrelate", False),
+            shared_units=config.get("shared_units", False),
         )
 
     def conditionals(
@@ -193,19 +216,23 @@ class ARCSM(AutoregressiveModel):
         rows: int,
         *,
         levels: int | None = None,
+        points: int | None = None,
         stage: int | None = None,
         generator: torch.Generator | None = None,
     ) -> Perturbation:
         """Draw the noise of a training step.
 
-        With few columns several noise levels for each row cost next to nothing and steady the
-        objective: by default 4 for up to 2 columns, falling to 1 from 8 columns on.
+        With few columns several noise levels for each row, and several points at each, cost next
+        to nothing and steady the objective: by default 4 levels for up to 2 columns, falling to 1
+        from 8 columns on, and 4 points for up to 8 columns, 1 for more. (On few rows the unrest of
+        a single point is a help: it keeps the network from learning them by heart.)
         """
         return draw_perturbation(
             rows,
             self.dims,
             self.noise,
             levels=max(1, min(4, 8 // self.dims)) if levels is None else levels,
+            points=(4 if self.dims <= 8 else 1) if points is None else points,
             stage=stage,
             generator=generator,
             device=self.shift.device,
@@ -273,141 +300,6 @@ class ARCSM(AutoregressiveModel):
         score, derivative = conditionals.jet(z[..., None, None])
         return score[..., 0, 0] / self.scale, derivative[..., 0, 0] / self.scale.square()
 
-    @torch.no_grad()
-    def log_prob_terms(
-        self,
-        x: Float[Tensor, "rows dims"],
-        *,
-        cells: tuple[Float[Tensor, "rows dims"], Float[Tensor, "rows dims"]] | None = None,
-        only: Sequence[int] | None = None,
-        condition: Float[Tensor, "rows condition_dims"] | None = None,
-        method: str = "auto",
-    ) -> tuple[Float[Tensor, "rows dims"], Float[Tensor, "rows dims"]]:
-        """Return log q(x_d | x_<d) for every d, in nats, and an estimate of its numerical error.
-
-        `cells` = (low, high) says of each entry between which values it is known to lie. Where
-        low < high the term is the log of the probability of that cell, a difference of the exact
-        CDF; an end may be infinite. The contexts see x itself. With `only` these scalars alone
-        are evaluated, and the terms of the others are 0.
-        """
-        rows = as_rows(x, dims=self.dims)
-        condition = self.checked_condition(condition, len(rows))
-        low, high = (None, None) if cells is None else cells
-        check_columns(only, self.dims)
-        found = []
-        for piece in self._pieces(len(rows)):
-            ends = None if low is None or high is None else (low[piece], high[piece])
-            given = None if condition is None else condition[piece]
-            found.append(self._some_terms(rows[piece], ends, only, given, method))
-        terms, errors = (torch.cat(parts) for parts in zip(*found, strict=True))
-        return terms, errors
-
-    def _some_terms(
-        self,
-        rows: Float[Tensor, "rows dims"],
-        cells: tuple[Float[Tensor, "rows dims"], Float[Tensor, "rows dims"]] | None,
-        only: Sequence[int] | None,
-        condition: Float[Tensor, "rows condition_dims"] | None,
-        method: str,
-    ) -> tuple[Float[Tensor, "rows dims"], Float[Tensor, "rows dims"]]:
-        """Return what `log_prob_terms` does, for as many rows as memory is meant for."""
-        z, inputs = self._units(rows)
-        contexts = self.context(inputs, condition).flatten(0, 1)
-        terms = torch.zeros_like(z).flatten()
-        errors = torch.zeros_like(terms)
-        wanted = torch.ones_like(z, dtype=torch.bool)
-        if only is not None:
-            wanted[:] = False
-            wanted[:, list(only)] = True
-
-        def evaluate(
-            where: Tensor, term: Callable[[Density, Tensor], tuple[Tensor, Tensor]], shift: Tensor
-        ) -> None:
-            def evaluate_some(some: Tensor) -> None:
-                density = self.density_of(self.head.family(contexts[some]), method)
-                found, error = term(density, some)
-                terms[some] = (found + shift[some])[:, 0]
-                errors[some] = error[:, 0]
-
-            entries = (where & wanted.flatten()).nonzero()[:, 0]
-            sizes = even_sizes(len(entries), self.conditionals_at_once(method), entries.device)
-            map_pieces(evaluate_some, entries.split(sizes), entries.device)
-
-        point, log_scale = z.reshape(-1, 1), self.scale.log().expand_as(z).reshape(-1, 1)
-        inside_cell = torch.zeros_like(terms, dtype=torch.bool)
-        if cells is not None:
-            # In float64: a cell may be narrow beside the distance of its ends from 0.
-            centres = self.centres(rows.to(self.shift.device, torch.float64)).double()
-            low, high = (
-                ((end.to(centres) - centres) / self.scale.double()).reshape(-1, 1) for end in cells
-            )
-            inside_cell = (low < high)[:, 0]
-            # Across a narrow cell the density hardly changes, and the difference would be rounded.
-            narrow = inside_cell & ((high - low)[:, 0] < self.noise.sigma_min / 8)
-            middle, width = ((low + high) / 2).to(z.dtype), (high - low).log().to(z.dtype)
-            low, high = low.to(z.dtype), high.to(z.dtype)
-            evaluate(
-                narrow,
-                lambda density, some: density.log_prob_and_error(middle[some]),
-                width,
-            )
-            evaluate(
-                inside_cell & ~narrow,
-                lambda density, some: density.log_mass_and_error(low[some], high[some]),
-                torch.zeros_like(width),
-            )
-        evaluate(
-            ~inside_cell,
-            lambda density, some: density.log_prob_and_error(point[some]),
-            -log_scale,
-        )
-        # Of what is too far out for floating point nothing is known but that.
-        errors = errors.where(terms != -math.inf, math.inf)
-        return terms.view_as(z), errors.view_as(z)
-
-    @overload
-    def log_prob(
-        self,
-        x: Float[Tensor, "rows dims"],
-        *,
-        cells: tuple[Float[Tensor, "rows dims"], Float[Tensor, "rows dims"]] | None = None,
-        condition: Float[Tensor, "rows condition_dims"] | None = None,
-        method: str = "auto",
-        return_error: Literal[False] = False,
-    ) -> Float[Tensor, "rows"]: ...
-
-    @overload
-    def log_prob(
-        self,
-        x: Float[Tensor, "rows dims"],
-        *,
-        cells: tuple[Float[Tensor, "rows dims"], Float[Tensor, "rows dims"]] | None = None,
-        condition: Float[Tensor, "rows condition_dims"] | None = None,
-        method: str = "auto",
-        return_error: Literal[True],
-    ) -> tuple[Float[Tensor, "rows"], Float[Tensor, "rows"]]: ...
-
-    def log_prob(
-        self,
-        x: Float[Tensor, "rows dims"],
-        *,
-        cells: tuple[Float[Tensor, "rows dims"], Float[Tensor, "rows dims"]] | None = None,
-        condition: Float[Tensor, "rows condition_dims"] | None = None,
-        method: str = "auto",
-        return_error: bool = False,
-    ) -> Float[Tensor, "rows"] | tuple[Float[Tensor, "rows"], Float[Tensor, "rows"]]:
-        """Return log q(x) of each row, in nats, in the units of the data.
-
-        Where `cells` are given their probability takes the place of the density. With
-        `return_error` a pair: beside it an estimate, row by row, of the numerical error in nats
-        (rounding, and what an integral leaves open), which 99 of 100 rows keep to.
-
-        The density is nowhere 0. A log of −∞ says that a value is farther out than floating point
-        can tell, some 1e19 deviations in float32, or a cell beyond all mass; its error is ∞.
-        """
-        terms, errors = self.log_prob_terms(x, cells=cells, condition=condition, method=method)
-        return (terms.sum(-1), errors.sum(-1)) if return_error else terms.sum(-1)
-
     def check(
         self,
         data: Any,
@@ -422,113 +314,6 @@ class ARCSM(AutoregressiveModel):
         is arithmetic exact enough? `str` of the report has a line for each, and what to do.
         """
         return check_rows(self, data, condition=condition, rows=rows, seed=seed)
-
-    @torch.no_grad()
-    def conditional_cdf(
-        self,
-        x: Float[Tensor, "rows dims"],
-        *,
-        at: Float[Tensor, "rows dims"] | None = None,
-        condition: Float[Tensor, "rows condition_dims"] | None = None,
-        method: str = "auto",
-    ) -> Float[Tensor, "rows dims"]:
-        """Return the probability of values up to x_d, or up to `at`, given x_<d, for every d.
-
-        Of rows drawn from the model those of x are independent and uniform. `at` may be infinite.
-        """
-        rows = as_rows(x, dims=self.dims)
-        condition = self.checked_condition(condition, len(rows))
-        if at is not None:
-            at = torch.as_tensor(at)
-            if at.shape != rows.shape or bool(at.isnan().any()):
-                raise InputError(
-                    f"expected at of shape {tuple(rows.shape)} without NaN, got shape"
-                    f" {tuple(at.shape)}{', with some' if at.shape == rows.shape else ''};"
-                    " pass a value for each entry, which may be infinite"
-                )
-        found = []
-        for piece in self._pieces(len(rows)):
-            given = None if condition is None else condition[piece]
-            up_to = None if at is None else at[piece]
-            found.append(self._some_cdf(rows[piece], up_to, given, method))
-        return torch.cat(found)
-
-    def _some_cdf(
-        self,
-        rows: Float[Tensor, "rows dims"],
-        at: Float[Tensor, "rows dims"] | None,
-        condition: Float[Tensor, "rows condition_dims"] | None,
-        method: str,
-    ) -> Float[Tensor, "rows dims"]:
-        """Return what `conditional_cdf` does, for as many rows as memory is meant for."""
-        z, inputs = self._units(rows, at)
-        contexts = self.context(inputs, condition).flatten(0, 1)
-        point = z.reshape(-1, 1)
-        finite = point.isfinite()
-        sizes = even_sizes(len(point), self.conditionals_at_once(method), z.device)
-        pieces = zip(contexts.split(sizes), point.where(finite, 0.0).split(sizes), strict=True)
-        probability = torch.cat(
-            map_pieces(
-                lambda piece: self.density_of(self.head.family(piece[0]), method).cdf(piece[1]),
-                list(pieces),
-                z.device,
-            )
-        )
-        return probability.where(finite, (point > 0).to(z.dtype)).view_as(z)
-
-    def checked_condition(
-        self, condition: Any, rows: int
-    ) -> Float[Tensor, "rows condition_dims"] | None:
-        """Return conditioning values for so many rows, as `rows` returns rows; None for none."""
-        if condition is not None:
-            condition = as_rows(condition, name="condition", dtype=self.shift.dtype)
-            condition = condition.to(self.shift.device)
-        self.context.check_condition(condition, rows)
-        return condition
-
-    def _pieces(self, rows: int) -> Iterator[slice]:
-        """Yield rows by rows, as many at a time as the context network has memory for."""
-        size = max(1, _NUMBERS // self.context.numbers_per_row)
-        for start in range(0, rows, size):
-            yield slice(start, start + size)
-
-    def _units(
-        self, rows: Float[Tensor, "rows dims"], at: Float[Tensor, "rows dims"] | None = None
-    ) -> tuple[Float[Tensor, "rows dims"], Float[Tensor, "rows dims"]]:
-        """Return rows, or `at`, in standardised units, and rows as the context network sees them.
-
-        In float64, until they are standardised: of values far from 0, or of columns that are
-        nearly copies, float32 would lose the digits that tell them apart.
-        """
-        wide = rows.to(self.shift.device, torch.float64)
-        point = wide if at is None else at.to(wide)
-        z = (point - self.centres(wide)) / self.scale
-        inputs = self.context_inputs(wide)
-        # Its square overflows, so that the log-density is −∞ all the same; but a context network
-        # that is given infinity makes NaN of it, for all scalars.
-        limit = torch.finfo(self.shift.dtype).max ** 0.75
-        z = z.clamp(-limit, limit) if at is None else z
-        return z.to(self.shift.dtype), inputs.clamp(-limit, limit).to(self.shift.dtype)
-
-    @torch.no_grad()
-    def conditional(
-        self,
-        x: Float[Tensor, "rows dims"],
-        d: int,
-        *,
-        condition: Float[Tensor, "rows condition_dims"] | None = None,
-    ) -> "ScaledDensity":
-        """Return the canonical density of scalar d given those before it, for each row of x.
-
-        Of x only the scalars that precede d in the order matter.
-        """
-        if not 0 <= d < self.dims:
-            raise InputError(f"expected d from 0 to {self.dims - 1}, got {d}; choose a column")
-        rows = self.rows(x)
-        condition = self.checked_condition(condition, len(rows))
-        family = self.head.family(self.context(self.context_inputs(rows), condition)[:, d])
-        centre = self.centre(rows, d)[:, None]
-        return ScaledDensity(self.density_of(family, "auto"), centre, self.scale[d])
 
     def sample(
         self,
@@ -611,48 +396,7 @@ class ARCSM(AutoregressiveModel):
             generator=generator,
         )
 
-    def conditionals_at_once(self, method: str) -> int:
-        """Return how many conditionals to work on at one time."""
-        kind = self.density if method == "auto" else method
-        normal = kind == "flow" and self.head.normal_at is not None
-        return _CHUNK if normal else _CHUNK_TO_INTEGRATE
 
-    def density_of(self, family: HeadFamily, method: str = "auto") -> Density:
-        """Return the normalised conditionals of a family of the head."""
-        kind = self.density if method == "auto" else method
-        if kind == "flow":
-            check_draw(self, Draw(method="flow"))
-            return FlowDensity(family, self.noise, steps=self.flow_steps)
-        if kind == "quadrature":
-            return QuadratureDensity(family, self.noise)
-        raise InputError(f"expected a density among {DENSITIES}, got {kind!r}; choose one")
-
-
-def check_columns(only: Sequence[int] | None, dims: int) -> None:
-    """Refuse scalars to be evaluated alone that there are none of."""
-    if only is not None and not set(only) <= set(range(dims)):
-        raise InputError(
-            f"expected columns from 0 to {dims - 1} in only, got {list(only)}; choose among these"
-        )
-
-
-class ScaledDensity:
-    """One-dimensional densities of one column, in the units of the data."""
-
-    def __init__(self, density: Density, shift: Tensor, scale: Tensor):
-        self._density, self._shift, self._scale = density, shift, scale
-
-    @torch.no_grad()
-    def log_prob(self, x: Float[Tensor, "rows points"]) -> Float[Tensor, "rows points"]:
-        """Return log q(x) in nats."""
-        return self._density.log_prob((x - self._shift) / self._scale) - self._scale.log()
-
-    @torch.no_grad()
-    def cdf(self, x: Float[Tensor, "rows points"]) -> Float[Tensor, "rows points"]:
-        """Return the probability of values up to x."""
-        return self._density.cdf((x - self._shift) / self._scale)
-
-    @torch.no_grad()
-    def quantile(self, probability: Float[Tensor, "rows points"]) -> Float[Tensor, "rows points"]:
-        """Return x with cdf(x) = probability."""
-        return self._density.quantile(probability) * self._scale + self._shift
+def _normal_at(noise: Noise) -> float | None:
+    """Return the noise level from which on conditionals are normal, if there is one."""
+    return noise.sigma_max if noise.sigma_max >= _NORMAL_FROM else None

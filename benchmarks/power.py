@@ -41,9 +41,9 @@ from torch import Tensor
 
 from arcsm.conditional import Noise
 from arcsm.data.sets import load_power
+from arcsm.devices import check_device
 from arcsm.model import ARCSM
 from arcsm.results import Metric, current_commit, write_result
-from arcsm.tabular.fitting import check_device
 from arcsm.train import Progress, TrainConfig, fit, save_model
 
 METHODS = ("arcsm", "nsf")
@@ -84,7 +84,7 @@ def train_config(arguments: argparse.Namespace, rows: int, member: int) -> Train
         compile=arguments.device.startswith("cuda"),
         bfloat16=arguments.bfloat16,
         seed=1000 * member + arguments.seed,
-        noise={"levels": arguments.levels},
+        noise={"levels": arguments.levels, "points": arguments.points},
         objective={"mix": arguments.mix},
     )
 
@@ -289,6 +289,7 @@ def parse(words: Sequence[str] | None = None) -> argparse.Namespace:
     add("--head-depth", type=int, default=1)
     add("--sigma-min", type=float, default=0.002)
     add("--levels", type=int, default=2, help="noise levels of a row in each step")
+    add("--points", type=int, default=4, help="noisy values of each entry at a level")
     add("--mix", type=float, default=0.5)
     add("--batch", type=int, default=8192)
     add("--learning-rate", type=float, default=2e-3)

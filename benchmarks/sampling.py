@@ -22,7 +22,6 @@ of a walk against one full pass; and rows per second beside an autoregressive ne
 import argparse
 import copy
 import functools
-import math
 import statistics
 import time
 from collections.abc import Callable
@@ -74,6 +73,9 @@ class FusedLangevin:
         self._model, self._rows = model, rows
         self._ladder = model.noise.ladder(LEVELS)
         self._size = self._ladder[-1] ** 2 / 2
+        # What a graph reads has to lie on the device already.
+        self._sigma = model.shift.new_tensor(self._ladder)[:, None]
+        self._epsilon = self._size * (self._sigma[:, 0] / self._ladder[-1]).square()
         self._level = torch.compile(self._steps_of_level, fullgraph=True, dynamic=False)
         self._graph: torch.cuda.CUDAGraph | None = None
         self._context = model.shift.new_zeros(rows, model.head.context_width)
@@ -98,17 +100,16 @@ class FusedLangevin:
 
     def _all_levels(self) -> Tensor:
         x = torch.randn_like(self._drawn)
-        family = self._model.head.family(self._context)
-        for sigma, conditional in zip(self._ladder, family.ladder(self._ladder), strict=True):
-            epsilon = self._size * sigma**2 / self._ladder[-1] ** 2
-            noise = torch.randn(STEPS, *x.shape, device=x.device) * math.sqrt(epsilon)
-            x = self._level(conditional, x, x.new_tensor(epsilon), noise)
+        levels = self._model.head(self._context[None], self._sigma).unstack()
+        for epsilon, conditional in zip(self._epsilon, levels, strict=True):
+            noise = torch.randn(STEPS, *x.shape, device=x.device)
+            x = self._level(conditional, x, epsilon, noise)
         return x
 
     @staticmethod
     def _steps_of_level(conditional: TanhSum, x: Tensor, epsilon: Tensor, noise: Tensor) -> Tensor:
         for z in noise.unbind():
-            x = x + epsilon / 2 * conditional.score(x) + z
+            x = x + epsilon / 2 * conditional.score(x) + epsilon.sqrt() * z
         return x
 
 
@@ -416,7 +417,8 @@ def main() -> None:
     started, commit = time.monotonic(), current_commit()
     metrics = throughput(arguments) if arguments.throughput_dims else []
     model, seconds = trained_model(arguments)
-    metrics += context_share(model, arguments)
+    if arguments.device == "cpu":  # on a GPU no step is taken by itself
+        metrics += context_share(model, arguments)
     if arguments.quality_rows:
         metrics += quality(model, arguments)
     metrics += measure_schemes(model, arguments)

@@ -101,7 +101,7 @@ def test_noise_is_that_of_the_generator() -> None:
     drawn, again, other = (model.draw_noise(5, levels=2, generator=seeded(s)) for s in (1, 1, 2))
     assert all(torch.equal(*pair) for pair in zip(drawn, again, strict=True))
     assert not torch.equal(drawn.epsilon, other.epsilon)
-    assert drawn.epsilon.shape == (5, 3, 2) and drawn.sigma.shape == (5, 1, 2)
+    assert drawn.epsilon.shape == (5, 3, 2, 4) and drawn.sigma.shape == (5, 1, 2)
 
 
 def test_of_one_column_nothing_is_ever_known() -> None:

@@ -13,7 +13,7 @@ from scipy import stats
 from torch import Tensor
 
 import arcsm.autoregressive
-import arcsm.model
+import arcsm.scoring
 from arcsm.conditional import Noise, Quadrature, TanhSumHead, annealed_langevin
 from arcsm.context import MADE
 from arcsm.errors import InputError
@@ -409,7 +409,7 @@ def test_results_do_not_depend_on_the_chunks(monkeypatch: pytest.MonkeyPatch) ->
     model = random_model(3)
     x = units(normal(7, 3))
     whole = model.log_prob_terms(x), model.sample(7, generator=seeded())
-    monkeypatch.setattr(arcsm.model, "_CHUNK", 4)
+    monkeypatch.setattr(arcsm.scoring, "_CHUNK", 4)
     parts = model.log_prob_terms(x), model.sample(7, generator=seeded())
     torch.testing.assert_close(parts[0][0], whole[0][0], rtol=0, atol=2e-7)
     torch.testing.assert_close(parts[1], whole[1], rtol=1e-5, atol=1e-5)
@@ -486,8 +486,12 @@ def test_loss_moves_towards_the_data() -> None:
 
 def test_noise_for_training_has_more_levels_for_fewer_columns() -> None:
     for dims, levels in ((1, 4), (2, 4), (3, 2), (4, 2), (8, 1), (20, 1)):
-        noise = ARCSM.made(dims, hidden=(8,)).draw_noise(5)
-        assert noise.sigma.shape[-1] == levels and noise.epsilon.shape == (5, dims, levels)
+        model = ARCSM.made(dims, hidden=(8,))
+        noise = model.draw_noise(5)
+        points = (4,) if dims <= 8 else ()
+        assert noise.sigma.shape[-1] == levels
+        assert noise.epsilon.shape == (5, dims, levels, *points)
+        assert model.draw_noise(5, points=1).epsilon.shape == (5, dims, levels)
 
 
 def with_value(value: float) -> Tensor:

@@ -10,7 +10,7 @@ import torch
 from known import normal
 from torch import Tensor
 
-import arcsm.model
+import arcsm.scoring
 from arcsm.conditional import Noise
 from arcsm.errors import InputError
 from arcsm.model import ARCSM
@@ -74,7 +74,7 @@ def test_many_rows_are_evaluated_in_batches(monkeypatch: pytest.MonkeyPatch) -> 
         return whole(self, inputs, given)
 
     monkeypatch.setattr(type(model.context), "forward", counted)
-    monkeypatch.setattr(arcsm.model, "_NUMBERS", 10 * model.context.numbers_per_row)
+    monkeypatch.setattr(arcsm.scoring, "_NUMBERS", 10 * model.context.numbers_per_row)
     for found, known in zip(answers(), expected, strict=True):
         torch.testing.assert_close(found, known, rtol=1e-5, atol=1e-5)
     assert batches == [10, 10, 3] * 3

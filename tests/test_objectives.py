@@ -463,6 +463,61 @@ def test_drawn_noise_is_what_it_says() -> None:
     assert all(torch.equal(a, b) for a, b in zip(drawn, again, strict=True))
 
 
+@pytest.mark.parametrize("noise", [Noise(3.0, 0.01), Noise(3.0, 0.01, levels=8)])
+def test_noise_levels_of_a_batch_leave_no_gap(noise: Noise) -> None:
+    """Of 64 · 4 levels one lies in each of 256 parts of log σ, those of a row in each quarter."""
+    drawn = draw_perturbation(64, 2, noise, levels=4, generator=seeded())
+    if noise.levels is not None:
+        assert drawn.sigma.unique(return_counts=True)[1].tolist() == [32] * 8
+        return
+    place = (drawn.sigma.double().log() - math.log(0.01)) / math.log(300)
+    assert (place.flatten() * 256).long().sort()[0].tolist() == list(range(256))
+    assert (place[:, 0] * 4).long().sort(1)[0].tolist() == [[0, 1, 2, 3]] * 64
+
+
+def test_several_points_lie_in_parts_of_equal_probability() -> None:
+    noise, rows = Noise(3.0, 0.01), 4000
+    drawn = draw_perturbation(rows, 2, noise, levels=3, points=5, generator=seeded())
+    assert drawn.epsilon.shape == (rows, 2, 3, 5)
+    part = (torch.special.ndtr(drawn.epsilon.double()) * 5).long()
+    assert (part == torch.arange(5)).all()
+    # All of them together are normal, and those of different scalars independent.
+    values = drawn.epsilon.double().flatten()
+    assert values.mean().item() == pytest.approx(0, abs=4 / math.sqrt(len(values)))
+    assert values.square().mean().item() == pytest.approx(1, abs=8 / math.sqrt(len(values)))
+    first, second = drawn.epsilon[:, 0, 0, 2].double(), drawn.epsilon[:, 1, 0, 2].double()
+    assert abs(torch.corrcoef(torch.stack([first, second]))[0, 1].item()) < 4 / math.sqrt(rows)
+    assert drawn.context_epsilon.std().item() == pytest.approx(1, abs=0.05)
+
+
+@pytest.mark.parametrize("mix", [0.0, 0.5, 1.0])
+def test_terms_of_several_points_are_means_over_them(mix: float) -> None:
+    noise, x = Noise(2.0, 0.1), normal(5, 3)
+    model = smoothed_gaussians(0.2, 0.6, -0.8)
+    sigma = noise.draw((5, 1, 2), generator=seeded()).double()
+    epsilon, context = normal(5, 3, 2, 4, seed=1), normal(5, 3, seed=2)
+    found = annealed_csm_terms(model, x, noise, Perturbation(sigma, epsilon, context), mix=mix)
+    alone = [
+        annealed_csm_terms(
+            model, x, noise, Perturbation(sigma, epsilon[..., point], context), mix=mix
+        )
+        for point in range(4)
+    ]
+    torch.testing.assert_close(found, torch.stack(alone).mean(0), rtol=1e-12, atol=1e-12)
+
+
+def test_several_points_vary_less_than_as_many_independent_ones() -> None:
+    """The mean of four is much closer to the expectation than half the deviation of one."""
+    noise, x = Noise(0.5, 0.5, levels=1), normal(1, 1).expand(20_000, 1)
+    model = smoothed_gaussians(0.0, 1.0, 0.0)
+    deviation = []
+    for points in (1, 4):
+        drawn = draw_perturbation(len(x), 1, noise, points=points, generator=seeded())
+        drawn = Perturbation(*(part.double() for part in drawn))
+        deviation.append(annealed_csm_terms(model, x, noise, drawn, mix=0.5).std().item())
+    assert deviation[1] < 0.3 * deviation[0]
+
+
 def test_a_stage_has_one_level_and_the_contexts_the_last() -> None:
     noise = Noise(3.0, 0.01, levels=5)
     seen = {}

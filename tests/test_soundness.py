@@ -11,7 +11,7 @@ import torch
 from scipy import stats
 from torch import Tensor
 
-import arcsm.model
+import arcsm.scoring
 from arcsm.conditional import Noise
 from arcsm.errors import ArcsmError, InputError
 from arcsm.model import ARCSM
@@ -107,9 +107,9 @@ def test_precision_is_looked_at(gap: ARCSM, monkeypatch: pytest.MonkeyPatch) -> 
 def test_densities_that_do_not_integrate_to_one(
     gap: ARCSM, monkeypatch: pytest.MonkeyPatch, factor: float
 ) -> None:
-    honest = arcsm.model.ScaledDensity.log_prob
+    honest = arcsm.scoring.ScaledDensity.log_prob
     monkeypatch.setattr(
-        arcsm.model.ScaledDensity, "log_prob", lambda self, x: honest(self, x) + np.log(factor)
+        arcsm.scoring.ScaledDensity, "log_prob", lambda self, x: honest(self, x) + np.log(factor)
     )
     finding = gap.check(two_modes(60, 1))["integrals"]
     expected = None if math.isnan(factor) else pytest.approx(0.1, abs=0.001)
@@ -165,11 +165,11 @@ def test_a_density_that_fails_is_told_in_words(gap: ARCSM, monkeypatch: pytest.M
     def fails(*_: Any, **__: Any) -> None:
         raise ArcsmError("expected sun, got rain; wait")
 
-    monkeypatch.setattr(arcsm.model, "QuadratureDensity", fails)
+    monkeypatch.setattr(arcsm.scoring, "QuadratureDensity", fails)
     report = gap.check(two_modes(60, 1))
     assert report.good, str(report)  # the flow is the canonical one
     assert "by quadrature fails: expected sun" in report["calibration by quadrature"].text
-    monkeypatch.setattr(arcsm.model, "FlowDensity", fails)
+    monkeypatch.setattr(arcsm.scoring, "FlowDensity", fails)
     assert not gap.check(two_modes(60, 1)).good
 
 

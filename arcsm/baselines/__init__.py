@@ -2,5 +2,13 @@
 
 from arcsm.baselines.aem import AEM
 from arcsm.baselines.mixture_made import GaussianMixture, LogisticMixture, Mixture, MixtureMADE
+from arcsm.baselines.pixel_mixture import PixelMixture
 
-__all__ = ["AEM", "GaussianMixture", "LogisticMixture", "Mixture", "MixtureMADE"]
+__all__ = [
+    "AEM",
+    "GaussianMixture",
+    "LogisticMixture",
+    "Mixture",
+    "MixtureMADE",
+    "PixelMixture",
+]

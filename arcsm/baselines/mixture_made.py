@@ -178,6 +178,7 @@ class MixtureMADE(AutoregressiveModel):
         frequencies: int | None = None,
         order: str | Sequence[int] = "natural",
         condition_dims: int = 0,
+        shared_units: bool = False,
         seed: int | None = None,
     ):
         if kind not in KINDS:
@@ -193,7 +194,7 @@ class MixtureMADE(AutoregressiveModel):
                 order=order,
                 condition_dims=condition_dims,
             )
-        super().__init__(context)
+        super().__init__(context, shared_units=shared_units)
         self.components, self.kind = components, kind
         # Components start side by side over the standardised data, so that they differ.
         start = torch.zeros(3, components)
@@ -213,6 +214,7 @@ class MixtureMADE(AutoregressiveModel):
             "frequencies": self.context.frequencies,
             "order": list(self.context.order),
             "condition_dims": self.context.condition_dims,
+            "shared_units": self.shared_units,
         }
 
     @classmethod

@@ -96,18 +96,40 @@ def examples(*lines: str) -> str:
 
 
 def load(directory: Path, device: str) -> "ARCSMDensity":
-    """Return the model in a directory."""
+    """Return the model of a table in a directory."""
+    _require_directory(directory)
+    from arcsm.devices import check_device
+    from arcsm.estimators import ARCSMDensity
+
+    check_device(device)
+    return ARCSMDensity.load(directory, device=device)
+
+
+def is_of_images(directory: Path) -> bool:
+    """Say whether the model in a directory is one of images."""
+    _require_directory(directory)
+    from arcsm.images import holds_images_model
+
+    return holds_images_model(directory)
+
+
+def require_kind(directory: Path, data: str, *, images: bool) -> None:
+    """Refuse images for a model of a table, and a table for one of images."""
+    if is_of_images(directory) != images:
+        kinds = ("images", "a table") if images else ("a table", "images")
+        raise InputError(
+            f"expected {kinds[1]} for the model in {str(directory)!r}, which is of {kinds[1]}, got"
+            f" {data!r}, which is {kinds[0]}; pass other DATA, or another model"
+        )
+
+
+def _require_directory(directory: Path) -> None:
     if not directory.is_dir():
         got = "a file" if directory.exists() else "nothing there"
         raise InputError(
             f"expected the directory of a model at {str(directory)!r}, got {got};"
             " `arcsm train` makes one"
         )
-    from arcsm.estimators import ARCSMDensity
-    from arcsm.tabular import check_device
-
-    check_device(device)
-    return ARCSMDensity.load(directory, device=device)
 
 
 def chain(model: "TabularModel") -> dict[str, Any]:

@@ -39,7 +39,7 @@ class RowsOut:
             self._writer = TableWriter(told)
             check_writable(Path(told))
         if told != STDOUT:
-            _check_apart(Path(told), model, data)
+            check_apart(Path(told), model, data)
 
     def __enter__(self) -> "RowsOut":
         if self._writer is not None:
@@ -72,7 +72,8 @@ class RowsOut:
         return "stdout" if self.told == STDOUT else self.told
 
 
-def _check_apart(path: Path, model: Path, data: str | None) -> None:
+def check_apart(path: Path, model: Path, data: str | None) -> None:
+    """Refuse an output that would replace DATA or lie in the directory of the model."""
     if data is not None and _same(path, Path(data)):
         raise InputError(
             f"expected an --output other than DATA, got {str(path)!r} for both; choose another file"

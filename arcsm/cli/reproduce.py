@@ -58,6 +58,15 @@ def reproduce(
             show_default=False,
         ),
     ] = None,
+    jobs: Annotated[
+        int,
+        typer.Option(
+            "--jobs",
+            metavar="N",
+            min=1,
+            help="Run so many pieces side by side; not where times are what is measured.",
+        ),
+    ] = 1,
     fresh: Annotated[
         bool, typer.Option("--fresh", help="Discard the pieces that are finished, and begin anew.")
     ] = False,
@@ -95,7 +104,7 @@ def reproduce(
         if without:
             voice.say(f"Without a budget {budget}, left out: {', '.join(without)}.")
         experiments = [one for one in experiments if budget in one.budgets]
-    _run(experiments, budget, device, seconds, fresh, out, voice)
+    _run(experiments, budget, device, seconds, jobs, fresh, out, voice)
 
 
 def _run(
@@ -103,6 +112,7 @@ def _run(
     budget: str,
     device: str,
     seconds: float | None,
+    jobs: int,
     fresh: bool,
     out: Path,
     voice: Voice,
@@ -129,6 +139,8 @@ def _run(
                 resume=not fresh,
                 reporter=reporter,
                 max_seconds=left,
+                # Among others, one that measures times is run by itself.
+                jobs=1 if experiment.measures_time and len(experiments) > 1 else jobs,
             )
         except InputError as error:
             if len(experiments) == 1:

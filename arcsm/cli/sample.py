@@ -1,24 +1,30 @@
-"""`arcsm sample`: new rows from a model."""
+"""`arcsm sample`: new rows, or new images, from a model."""
 
 from typing import Annotated
 
 import typer
 
-from arcsm.cli import options
+from arcsm.cli import image_options, options
+from arcsm.cli.image_options import refuse
 from arcsm.cli.options import Device, Json, Model, Quiet, Rows, Seed, Voice, examples, prose
 from arcsm.cli.values import parse_given
 
 _SEEDS = 2**31 - 1
+_ROWS = 1000  # unless another number is asked for
 
-HELP = prose("""Draw new rows from a model.
+HELP = prose("""Draw new rows, or new images, from a model.
 
-They have the columns of the table that it was trained on, with their names, types and bounds. With
+Rows have the columns of the table that it was trained on, with their names, types and bounds. With
 --given some columns have the values that you say, and the others are drawn given these. Such
-columns must be the first in the order of the model, unless it was trained with --order any.""")
+columns must be the first in the order of the model, unless it was trained with --order any.
+
+Of a model of images -o FILE.png is a grid of new ones, and --each FOLDER has a file for each.""")
 EXAMPLES = examples(
     "arcsm sample people -n 1000 -o more-people.csv",
     "arcsm sample people -n 5 --seed 7",
     "arcsm sample people -n 100 --given age=40 --given city=Rome",
+    "arcsm sample digits -n 64 -o digits.png",
+    "arcsm sample digits -n 1000 --each new-digits",
 )
 
 
@@ -29,7 +35,17 @@ def add_to(app: typer.Typer) -> None:
 
 def sample(
     model: Model,
-    rows: Annotated[int, typer.Option("--rows", "-n", help="How many.", min=1)] = 1000,
+    rows: Annotated[
+        int | None,
+        typer.Option(
+            "--rows",
+            "-n",
+            metavar="N",
+            help="How many.  \\[default: 1000, of images 64]",
+            min=1,
+            show_default=False,
+        ),
+    ] = None,
     output: Rows = "-",
     given: Annotated[
         list[str] | None,
@@ -49,13 +65,36 @@ def sample(
             " langevin (annealed Langevin dynamics, which draws only nearly from it).",
         ),
     ] = "auto",
+    each: image_options.Each = None,
+    steps: image_options.LangevinSteps = None,
+    step_size: image_options.StepSize = None,
     seed: Seed = 0,
     device: Device = "cpu",
     quiet: Quiet = False,
     as_json: Json = False,
 ) -> None:
-    """Draw and write rows in chunks."""
+    """Draw and write rows in chunks, or images."""
     voice = Voice(quiet=quiet, as_json=as_json)
+    if options.is_of_images(model):
+        refuse({"--given": given}, "a model of images", "one of a table", str(model))
+        from arcsm.cli.images import sample_images
+
+        sample_images(
+            model,
+            n=rows,
+            output=output,
+            each=each,
+            method=method,
+            steps=steps,
+            step_size=step_size,
+            seed=seed,
+            device=device,
+            voice=voice,
+        )
+        return
+    of_images = {"--each": each, "--steps": steps, "--step-size": step_size}
+    refuse(of_images, "a model of a table", "one of images", str(model))
+    rows = _ROWS if rows is None else rows
     import torch
     from sklearn.utils import check_random_state
 

@@ -1,11 +1,13 @@
-"""`arcsm score`: the log-density of each row of a table."""
+"""`arcsm score`: the log-density of each row of a table, or of each image."""
 
 from typing import Annotated
 
 import typer
 
-from arcsm.cli import options
-from arcsm.cli.options import Data, Device, Json, Model, Quiet, Rows, Voice, examples, prose
+from arcsm.cli import image_options, options
+from arcsm.cli.image_options import AnyData, Preparation, refuse
+from arcsm.cli.options import Device, Json, Model, Quiet, Rows, Voice, examples, prose
+from arcsm.cli.pictures import find_pictures
 from arcsm.cli.sources import Source
 from arcsm.errors import InputError
 
@@ -15,10 +17,14 @@ HELP = prose("""Give the log-density of each row of a table, in nats and in the 
 
 A row that cannot be has -inf. DATA needs the columns that the model was trained on, in any order;
 other columns are left alone. It is read in pieces: memory does not grow with the file, unless it
-is .npz.""")
+is .npz.
+
+Of a model of images DATA are images: each gets its log-probability, in nats, and bits_per_dim, and
+pictures are brought to the size and the channels that they had in training.""")
 EXAMPLES = examples(
     "arcsm score people people.csv -o scores.csv",
     "arcsm score people new.csv --terms --keep name -o scores.parquet",
+    "arcsm score digits mnist:test --most 1000 -o bits.csv",
 )
 
 
@@ -29,7 +35,7 @@ def add_to(app: typer.Typer) -> None:
 
 def score(
     model: Model,
-    data: Data,
+    data: AnyData,
     output: Rows = "-",
     terms: Annotated[
         bool,
@@ -45,12 +51,32 @@ def score(
             "--keep", metavar="COL", help="Copy a column of DATA to the output; can be repeated."
         ),
     ] = None,
+    size: image_options.Size = None,
+    channels: image_options.Channels = None,
+    most: image_options.Most = None,
+    skip_unreadable: image_options.SkipUnreadable = False,
+    download: image_options.Download = False,
     device: Device = "cpu",
     quiet: Quiet = False,
     as_json: Json = False,
 ) -> None:
-    """Score and write rows in chunks."""
+    """Score and write rows in chunks, or images."""
     voice = Voice(quiet=quiet, as_json=as_json)
+    how, pictures = (
+        Preparation(size, channels, skip_unreadable, most, download),
+        find_pictures(data),
+    )
+    options.require_kind(model, data, images=pictures is not None)
+    if pictures is not None:
+        of_tables = {"--terms": terms or None, "--keep": keep}
+        refuse(of_tables, "images", "tables", data)
+        from arcsm.cli.images import score_images
+
+        score_images(
+            model, pictures, how, output=output, device=device, voice=voice, as_json=as_json
+        )
+        return
+    refuse(how.told(), "tables", "images", data)
     from arcsm.cli.output import RowsOut
     from arcsm.cli.scoring import chunks, located
     from arcsm.cli.shell import writing

@@ -1,6 +1,5 @@
-"""`arcsm train`: a model from a table, in a run that can be interrupted."""
+"""`arcsm train`: a model from a table or from images, in a run that can be interrupted."""
 
-import os
 import shlex
 import shutil
 from collections.abc import Sequence
@@ -9,10 +8,13 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from arcsm.cli import options
+from arcsm.cli import image_options, options
+from arcsm.cli.image_options import AnyData, ImageTraining, Preparation, refuse
 from arcsm.cli.kinds import SYNTAX, parse_kinds
-from arcsm.cli.options import Data, Device, Json, Quiet, Seed, Voice, examples, prose
-from arcsm.cli.shell import check_place, writing
+from arcsm.cli.options import Device, Json, Quiet, Seed, Voice, examples, prose
+from arcsm.cli.pictures import find_pictures
+from arcsm.cli.runs import check_places, told_how_to_resume, words_to_resume
+from arcsm.cli.shell import writing
 from arcsm.cli.sources import Source
 from arcsm.errors import InputError
 
@@ -24,23 +26,28 @@ if TYPE_CHECKING:
     from arcsm.estimators import ARCSMDensity
     from arcsm.progress import Reporter
 
-_STATE = "training.safetensors"  # what a run that can be resumed keeps in its directory
 # Fewer held-out rows say little in a picture; then it shows the rows of the training.
 _ENOUGH_HELD_OUT = 50
 
-_TABLE = "What is learned"
+_TABLE = "Tables"
 _RUN = "How long, and where"
 
-HELP = prose("""Learn the density of a table and write a model directory, with a model card.
+HELP = prose("""Learn the density of a table or of images; write a model directory with a card.
 
 What each column is (real, bounded, integer, category, …) is chosen from its values, and shown.
 Training stops by itself, when 15 % of the rows, held out for that, say that it gets no better.
+
+DATA may be images as well: mnist, fashion-mnist, cifar10, svhn, celeba, a folder or a zip file of
+pictures. (A folder that is called like a set is ./NAME.)
+
 Ctrl-C keeps the state of the run in MODEL_DIR.partial, and --resume goes on from there.""")
 EXAMPLES = examples(
     "arcsm train people.csv -o people",
     "arcsm train people.csv -o people --drop id --columns age=integer --columns share=bounded:0:1",
     "arcsm train sklearn:wine -o wine --max-seconds 60",
     "arcsm train people.csv -o people --ensemble 4 --order auto",
+    "arcsm train mnist -o digits --download --max-seconds 900",
+    "arcsm train photos.zip -o faces --size 32 --channels 3 --network small --device cuda",
 )
 
 
@@ -51,7 +58,7 @@ def add_to(app: typer.Typer) -> None:
 
 def train(
     context: typer.Context,
-    data: Data,
+    data: AnyData,
     output: Annotated[
         Path,
         typer.Option(
@@ -113,6 +120,19 @@ def train(
             rich_help_panel=_TABLE,
         ),
     ] = 1,
+    network: image_options.Network = None,
+    method: image_options.Method = None,
+    noise: image_options.Noise = None,
+    staged: image_options.Staged = False,
+    size: image_options.Size = None,
+    channels: image_options.Channels = None,
+    flips: image_options.Mirrored = None,
+    batch: image_options.Batch = None,
+    most: image_options.Most = None,
+    skip_unreadable: image_options.SkipUnreadable = False,
+    download: image_options.Download = False,
+    track: image_options.Track = None,
+    half: image_options.Half = False,
     seed: Seed = 0,
     max_seconds: Annotated[
         float | None,
@@ -160,11 +180,44 @@ def train(
     """Train and save."""
     if max_seconds is not None and not 0 < max_seconds < float("inf"):
         raise InputError(f"expected --max-seconds above 0, got {max_seconds:g}; leave it out")
-    partial = _check_places(output, resume=resume, force=force)
-    voice = Voice(quiet=quiet, as_json=as_json)
+    voice, again = Voice(quiet=quiet, as_json=as_json), words_to_resume(context.obj)
+    how = Preparation(size, channels, skip_unreadable, most, download)
+    asked = ImageTraining(network, method, noise, staged, flips, batch, track, half)
+    pictures = find_pictures(data)
+    if pictures is not None:
+        of_tables: dict[str, object] = {
+            "--columns": columns,
+            "--only": only,
+            "--drop": drop,
+            "--weight": weight,
+            "--order": order,
+            "--ensemble": None if ensemble == 1 else ensemble,
+        }
+        refuse(of_tables, "images", "tables", data)
+        from arcsm.cli.images import train_images
+
+        train_images(
+            pictures,
+            how,
+            asked,
+            output=output,
+            seed=seed,
+            max_seconds=max_seconds,
+            max_steps=max_steps,
+            device=device,
+            resume=resume,
+            force=force,
+            card=card,
+            again=again,
+            voice=voice,
+        )
+        return
+    refuse({**asked.told(), **how.told()}, "tables", "images", data)
+    partial = check_places(output, resume=resume, force=force)
     from arcsm.columns import Columns
+    from arcsm.devices import check_device
     from arcsm.estimators import ARCSMDensity
-    from arcsm.tabular import Settings, check_device
+    from arcsm.tabular import Settings
 
     check_device(device)
     table, weights = _choose(Source(data).read(), only or [], drop or [], weight)
@@ -186,10 +239,7 @@ def train(
         device=device,
         random_state=seed,
     )
-    again = shlex.join(
-        ["arcsm", *context.obj, *([] if "--resume" in context.obj else ["--resume"])]
-    )
-    try:
+    with told_how_to_resume(partial, again):
         with (
             writing(partial, f"make room, then go on with: {again}"),
             reporter.training("training", max_steps) as progress,
@@ -207,55 +257,8 @@ def train(
         with writing(output, f"make room, then go on with: {again}"), reporter.stage("saving"):
             shown, about = _card_rows(density, table)
             density.save(output, data=shown if card else None, about_data=about, card=card)
-    except KeyboardInterrupt:
-        if (partial / _STATE).exists():
-            raise KeyboardInterrupt(f"interrupted; go on with: {again}") from None
-        raise
     shutil.rmtree(partial)
     _report(density, table, weights, output, voice, reporter)
-
-
-def _check_places(output: Path, *, resume: bool, force: bool) -> Path:
-    """Refuse a MODEL_DIR that cannot be made; return the directory of the run meanwhile."""
-    target = Path(os.path.abspath(output))
-    if not target.name:
-        raise InputError(f"expected a new directory, got {str(output)!r}; choose another path")
-    partial = target.with_name(f"{target.name}.partial")
-    check_place(target)
-    if target.exists() and not target.is_dir():
-        raise InputError(
-            f"expected the path of a directory, got the file {str(output)!r}; choose another path"
-        )
-    if target.is_dir() and any(target.iterdir()):
-        from arcsm.train import holds_model
-
-        if not holds_model(target):
-            raise InputError(
-                f"expected a new directory or that of a model, got {str(output)!r}, which holds"
-                " other files; choose another path"
-            )
-        if not force:
-            raise InputError(
-                f"expected a new directory, got {str(output)!r}, which holds a model; add --force"
-                " to replace it, or choose another path"
-            )
-    run = (partial / _STATE).exists()
-    if resume and not run:
-        raise InputError(
-            f"expected an interrupted run in {str(partial)!r} to resume, got none; start one"
-            " without --resume"
-        )
-    if run and not resume:
-        raise InputError(
-            f"expected no unfinished run, got one in {str(partial)!r}; add --resume to go on with"
-            " it, or remove that directory to start anew"
-        )
-    if not run and partial.exists() and not (partial.is_dir() and not any(partial.iterdir())):
-        raise InputError(
-            f"expected nothing at {str(partial)!r}, where the run keeps its state, got other"
-            " files; move them away, or choose another MODEL_DIR"
-        )
-    return partial
 
 
 def _choose(

@@ -25,6 +25,7 @@ _FEW_LEVELS, _EMPTY = 20, 4
 _LEAST_ROWS_OF_TWO_VALUES = 5
 _OPTIONS: dict[str, set[str]] = {
     "real": set(),
+    "linear": set(),
     "bounded": {"lower", "upper"},
     "integer": {"quantum", "lower", "upper"},
     "quantised": {"quantum", "lower", "upper"},
@@ -148,6 +149,8 @@ def _as_wished(
 ) -> Kind:
     if kind == "real":
         return Real.learn(_as_floats(sample))
+    if kind == "linear":
+        return Real.learn(_as_floats(sample), linear=True)
     if kind == "category":
         if sample.distinct > MOST_VALUES:
             raise InputError(

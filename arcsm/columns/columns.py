@@ -57,8 +57,9 @@ class Columns:
     ) -> "Columns":
         """Choose and fit the kind of every column of a table of at least two rows.
 
-        `kinds` overrides the choice by column: a name ("real", "bounded", "integer", "quantised",
-        "ordinal", "category") or a dictionary with the name as "kind" and options: "lower" and
+        `kinds` overrides the choice by column: a name ("real", "linear" for real numbers whose
+        heavy tails stay as they are, "bounded", "integer", "quantised", "ordinal", "category") or
+        a dictionary with the name as "kind" and options: "lower" and
         "upper" for bounded and integer columns, "quantum" for integer ones, "levels" in order
         for ordinal ones. A column with one value is constant whatever is said of it. `weight`
         (rows,) counts in locations, scales and frequencies; which values exist is taken from

@@ -27,9 +27,9 @@ class Real(Kind):
     line: TailMap
 
     @classmethod
-    def learn(cls, sample: Sample) -> "Real":
-        """Fit location, scale and tails."""
-        line, heavy = fit_tail_map(sample)
+    def learn(cls, sample: Sample, *, linear: bool = False) -> "Real":
+        """Fit location, scale and tails, or, if the map is to be `linear`, no tails."""
+        line, heavy = fit_tail_map(sample, linear=linear)
         return cls("; ".join(["real numbers", *heavy]), line)
 
     def encode(self, name: str, values: np.ndarray) -> tuple[Sequence[Scalar], np.ndarray | bool]:

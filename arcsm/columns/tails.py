@@ -20,6 +20,8 @@ _LEAST = 0.05
 # Robust standard deviations beyond which an exponential tail does not reach in a million rows, and
 # where on the scalar the map then puts the outermost row.
 _WILD, _WILD_AT = 30.0, 3.0
+# As far out are the few rows that even a linear map cannot have: all others would be as one to it.
+_WILD_ON_A_LINE = 1000.0
 _LARGEST = 1e300
 _NEWTON_STEPS = 8
 
@@ -118,16 +120,24 @@ def tail_index(away: np.ndarray) -> TailIndex | None:
 
 
 def fit_tail_map(
-    sample: Sample, *, left: bool = True, right: bool = True, spread_ties: float = 0.0
+    sample: Sample,
+    *,
+    left: bool = True,
+    right: bool = True,
+    spread_ties: float = 0.0,
+    linear: bool = False,
 ) -> tuple[TailMap, list[str]]:
-    """Fit location, scale and, on the sides named, tails; also say in words which are heavy."""
+    """Fit location, scale and, on the sides named, tails; also say in words which are heavy.
+
+    If it is to be `linear`, tails are left as heavy as they are, but for values that are wild.
+    """
     centre = sample.median
     heavy = {"left": 0.0, "right": 0.0}
     said = []
     sides = _distances(sample, centre, spread_ties) if left or right else {}
     free = [side for side in sides if (left if side == "left" else right)]
     for side in free:
-        estimate = tail_index(sides[side])
+        estimate = None if linear else tail_index(sides[side])
         if estimate is not None and estimate.h > 0:
             heavy[side] = estimate.h
             at_most = f", taken as {HEAVIEST}" if estimate.index > HEAVIEST else ""
@@ -141,7 +151,7 @@ def fit_tail_map(
         # A few wild rows are no tail that could be estimated, but under a linear map they would
         # press all other rows together.
         farthest = float(sides[side][-1]) / robust if len(sides[side]) else 0.0
-        if heavy[side] == 0 and farthest > _WILD:
+        if heavy[side] == 0 and farthest > (_WILD_ON_A_LINE if linear else _WILD):
             heavy[side] = min(HEAVIEST, 2 * math.log(farthest / _WILD_AT) / _WILD_AT**2)
             said.append(f"values on the {side} as far out as {farthest:.3g} standard deviations")
     if any(heavy.values()):

@@ -32,9 +32,14 @@ _ROWS = (64, 256, 1024)
 Quantile = Callable[[Float[Tensor, "rows width"], Float[Tensor, "rows"]], Float[Tensor, "rows"]]
 
 
+def can_fuse(head: TanhSumHead, noise: Noise) -> bool:
+    """Say whether conditionals are normal at σ_max: an integral is no fixed program."""
+    return head.normal_at is not None and head.normal_at <= noise.sigma_max
+
+
 def check_fusable(head: TanhSumHead, noise: Noise) -> None:
-    """Refuse conditionals that are not normal at σ_max: an integral is no fixed program."""
-    if head.normal_at is None or head.normal_at > noise.sigma_max:
+    """Refuse conditionals that are not normal at σ_max."""
+    if not can_fuse(head, noise):
         raise InputError(
             "expected conditionals that are normal at σ_max to compile draws from the flow, got a"
             f" head with normal_at={head.normal_at} and σ_max={noise.sigma_max}; sample without"

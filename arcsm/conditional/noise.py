@@ -82,10 +82,13 @@ class Noise:
         device: torch.device | str | None = None,
     ) -> Float[Tensor, "*shape"]:
         """Draw levels: uniform over the ladder, or uniform in log σ."""
+        return self.at(torch.rand(shape, generator=generator, device=device))
+
+    def at(self, place: Float[Tensor, "*shape"]) -> Float[Tensor, "*shape"]:
+        """Return the levels at places from 0 (σ_min, or σ₁ of a ladder) to 1 (not included)."""
         if self.levels is not None:
-            ladder = torch.tensor(self.ladder(), device=device)
-            return ladder[torch.randint(self.levels, shape, generator=generator, device=device)]
-        place = torch.rand(shape, generator=generator, device=device)
+            ladder = torch.tensor(self.ladder(), device=place.device)
+            return ladder[(place * self.levels).long().clamp(max=self.levels - 1)]
         return torch.exp(
             math.log(self.sigma_min) + place * math.log(self.sigma_max / self.sigma_min)
         )

@@ -2,7 +2,16 @@
 
 from arcsm.context.made import MADE
 from arcsm.context.order import resolve_order
+from arcsm.context.pixels import PixelCNN, PixelStreams
 from arcsm.context.protocol import ContextCursor, ContextNetwork
 from arcsm.context.subset import SubsetNetwork
 
-__all__ = ["MADE", "ContextCursor", "ContextNetwork", "SubsetNetwork", "resolve_order"]
+__all__ = [
+    "MADE",
+    "ContextCursor",
+    "ContextNetwork",
+    "PixelCNN",
+    "PixelStreams",
+    "SubsetNetwork",
+    "resolve_order",
+]

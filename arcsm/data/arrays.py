@@ -61,12 +61,14 @@ def as_rows(
     return x if dtype is None else x.to(dtype)
 
 
-def as_training_rows(x: Any, *, dims: int | None = None, name: str = "x") -> Tensor:
+def as_training_rows(
+    x: Any, *, dims: int | None = None, name: str = "x", may_be_constant: bool = False
+) -> Tensor:
     """Return `x` as `as_rows` does, after what a density can be learned from was checked as well.
 
     Training reads single rows all the time: the array must be contiguous, so that a row is one
     piece of memory and a large table is not copied unasked. It must have two rows or more, and no
-    column may be constant: a constant has no density.
+    column may be constant, unless `may_be_constant` says so: a constant has no density.
     """
     rows = as_rows(x, dims=dims, name=name)
     if isinstance(x, np.ndarray):  # of which `rows` may be a copy
@@ -80,6 +82,8 @@ def as_training_rows(x: Any, *, dims: int | None = None, name: str = "x") -> Ten
         )
     if len(rows) < 2:
         raise InputError(f"expected at least two rows in {name}, got one; a row has no spread")
+    if may_be_constant:
+        return rows
     constant = (rows == rows[0]).all(0).nonzero().flatten().tolist()
     if constant:
         raise InputError(

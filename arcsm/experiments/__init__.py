@@ -27,6 +27,8 @@ NAMES = (
     "gaussian-curves",
     "mnist-likelihood",
     "toy-samples",
+    "image-samples",
+    "image-speed",
     "csm-dsm-mix",
 )
 

@@ -65,7 +65,8 @@ class Experiment:
     """An experiment of the paper, or beyond it.
 
     `budgets` has the settings of each budget: sizes, steps, seeds (under "seeds"); a budget that
-    an experiment does not have is left out. `needs` names data sets that have to be there.
+    an experiment does not have is left out. `needs` names data sets that have to be there. Pieces
+    of an experiment that `measures_time` are never run side by side.
     """
 
     name: str
@@ -79,3 +80,4 @@ class Experiment:
     figures: Callable[[Settings, Mapping[str, Raw]], Mapping[str, "Figure"]]
     verdicts: Callable[[Settings, Sequence[Metric]], Sequence[Verdict]]
     needs: Sequence[str] = ()
+    measures_time: bool = False

@@ -365,6 +365,7 @@ def _by_dims(raw: Mapping[str, Raw]) -> list[Raw]:
 
 EXPERIMENT = Experiment(
     name="gaussian-cost",
+    measures_time=True,
     title="Time and memory of a training step against the dimension",
     question="Does a step of CSM stay cheap while the dimension grows, where one of SM does not?",
     claims=[

@@ -368,6 +368,7 @@ def verdicts(settings: Settings, metrics: Sequence[Metric]) -> Sequence[Verdict]
 
 EXPERIMENT = Experiment(
     name="mnist-likelihood",
+    measures_time=True,
     title="Likelihoods of MNIST by score matching",
     question="How near does each kind of score matching bring one MADE to maximum likelihood?",
     claims=[

@@ -4,24 +4,27 @@ What is finished stays finished: after Ctrl-C, a crash or the end of its time a 
 pieces that are left. The record appears last, and only of a whole run.
 """
 
+import functools
 import io
+import multiprocessing
 import os
 import shlex
 import time
 from collections.abc import Mapping, Sequence
+from concurrent.futures import FIRST_COMPLETED, Future, ProcessPoolExecutor, wait
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import torch
 
+from arcsm.devices import check_device
 from arcsm.errors import InputError
-from arcsm.experiments.experiment import Experiment, Piece, Place
-from arcsm.experiments.store import Store, provenance
+from arcsm.experiments.experiment import Experiment, Piece, Place, Raw
+from arcsm.experiments.store import Store, plain_settings, provenance
 from arcsm.files import write_bytes
 from arcsm.plots import save_figure
 from arcsm.progress import Reporter
 from arcsm.results import current_commit, write_result
-from arcsm.tabular import check_device
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -42,13 +45,16 @@ def run_experiment(
     reporter: Reporter | None = None,
     only: Sequence[str] | None = None,
     max_seconds: float | None = None,
+    jobs: int = 1,
 ) -> list[Path]:
     """Run the pieces that are not finished; once all are, write the results and return their paths.
 
     Without `resume` finished pieces are discarded first. `only` names the pieces to run, if not
     all. With `max_seconds` no piece is begun that, taking as long as the longest so far, would end
-    later; the first is begun in any case. While pieces are left the list of paths is empty.
+    later; the first is begun in any case. While pieces are left the list of paths is empty. `jobs`
+    pieces are run at a time, in processes of one thread each.
     """
+    _check_jobs(experiment, jobs)
     if max_seconds is not None and not max_seconds > 0:
         raise InputError(f"expected a positive number of seconds, got {max_seconds}; choose one")
     store = Store(folder, experiment, budget)
@@ -60,7 +66,8 @@ def run_experiment(
         _check_devices(store, finished, device)
         if not resume:  # not before it is clear that the run can begin
             store.clear()
-        _run_pieces(store, wanted, finished, device, max_seconds, reporter)
+        run_pieces = _run_pieces if jobs == 1 else functools.partial(_run_side_by_side, jobs)
+        run_pieces(store, wanted, finished, device, max_seconds, reporter)
     left = [piece.name for piece in store.pieces if piece.name not in finished]
     if left:
         reporter.console.print(
@@ -127,15 +134,96 @@ def _run_pieces(
                     piece, raw, seconds=seconds, device=device, commit=commit
                 )
                 longest = max(longest, seconds)
-                reporter.console.print(
-                    f"[green]✓[/] {name}: {piece.name} [dim]{seconds:.1f} s,"
-                    f" {len(finished)} of {len(store.pieces)}[/]"
-                )
+                _tell(store, piece, seconds, finished, reporter)
     except KeyboardInterrupt as error:
-        raise KeyboardInterrupt(
-            f"interrupted; {len(finished)} of {len(store.pieces)} pieces of {name} are kept in"
-            f" {str(store.directory)!r}, and the same command goes on"
-        ) from error
+        raise _interruption(store, finished) from error
+
+
+def _run_side_by_side(
+    jobs: int,
+    store: Store,
+    wanted: Sequence[Piece],
+    finished: dict[str, dict[str, Any]],
+    device: str,
+    max_seconds: float | None,
+    reporter: Reporter,
+) -> None:
+    """Run so many pieces at a time, and add them to those finished, as far as the time goes."""
+    began, commit = time.monotonic(), current_commit()
+    longest = max((piece["seconds"] for piece in finished.values()), default=0.0)
+    waiting, done = list(wanted), 0
+    running: dict[Future[tuple[Raw, float]], Piece] = {}
+    # Not forked: what torch has begun in this process would be there by halves.
+    context = multiprocessing.get_context("spawn")
+    with (
+        ProcessPoolExecutor(jobs, context, torch.set_num_threads, (1,)) as pool,
+        reporter.share(f"{store.experiment.name} ({store.budget})") as show,
+    ):
+        try:
+            while waiting or running:
+                while waiting and len(running) < jobs:
+                    expected_end = time.monotonic() - began + longest
+                    if running and max_seconds is not None and expected_end > max_seconds:
+                        waiting.clear()
+                        break
+                    piece = waiting.pop(0)
+                    about = (store.experiment.name, store.budget, piece.name, device)
+                    running[pool.submit(_run_elsewhere, *about)] = piece
+                ready, _ = wait(running, return_when=FIRST_COMPLETED)
+                for future in ready:
+                    piece = running.pop(future)
+                    raw, seconds = future.result()
+                    finished[piece.name] = store.add(
+                        piece, raw, seconds=seconds, device=device, commit=commit
+                    )
+                    longest, done = max(longest, seconds), done + 1
+                    show(done / len(wanted), f"{done}/{len(wanted)}")
+                    _tell(store, piece, seconds, finished, reporter)
+        except BaseException as error:
+            pool.shutdown(wait=False, cancel_futures=True)
+            for process in multiprocessing.active_children():
+                process.terminate()
+            if isinstance(error, KeyboardInterrupt):
+                raise _interruption(store, finished) from error
+            raise
+
+
+def _run_elsewhere(name: str, budget: str, piece: str, device: str) -> tuple[Raw, float]:
+    """Run a piece in a process of its own; return its raw data and the seconds it took."""
+    from arcsm.experiments import get_experiment
+
+    experiment = get_experiment(name)
+    settings = plain_settings(experiment, budget)
+    (chosen,) = (one for one in experiment.pieces(settings) if one.name == piece)
+    start = time.monotonic()
+    raw = experiment.run(settings, chosen, Place(device, lambda share: None))
+    return raw, time.monotonic() - start
+
+
+def _tell(
+    store: Store, piece: Piece, seconds: float, finished: Mapping[str, Any], reporter: Reporter
+) -> None:
+    reporter.console.print(
+        f"[green]✓[/] {store.experiment.name}: {piece.name} [dim]{seconds:.1f} s,"
+        f" {len(finished)} of {len(store.pieces)}[/]"
+    )
+
+
+def _interruption(store: Store, finished: Mapping[str, Any]) -> KeyboardInterrupt:
+    return KeyboardInterrupt(
+        f"interrupted; {len(finished)} of {len(store.pieces)} pieces of {store.experiment.name} are"
+        f" kept in {str(store.directory)!r}, and the same command goes on"
+    )
+
+
+def _check_jobs(experiment: Experiment, jobs: int) -> None:
+    if jobs < 1:
+        raise InputError(f"expected at least one job, got {jobs}; leave it out")
+    if jobs > 1 and experiment.measures_time:
+        raise InputError(
+            f"expected one job for {experiment.name}, got {jobs}: its times would be those of a"
+            " busy machine; leave --jobs out"
+        )
 
 
 def _write(store: Store, finished: Mapping[str, Mapping[str, Any]]) -> list[Path]:

@@ -40,7 +40,7 @@ class Store:
                 f" got {budget!r}; choose one of these"
             )
         self.experiment, self.budget = experiment, budget
-        self.settings = _plain_settings(experiment, budget)
+        self.settings = plain_settings(experiment, budget)
         self.digest = _digest({"experiment": experiment.name, "settings": self.settings})
         self.pieces = list(experiment.pieces(self.settings))
         if len({piece.name for piece in self.pieces}) < len(self.pieces):
@@ -154,7 +154,7 @@ def _hardware_of(device: str) -> dict[str, Any]:
     return hardware if torch.device(device).type == "cuda" else {**hardware, "gpu": None}
 
 
-def _plain_settings(experiment: Experiment, budget: str) -> dict[str, Any]:
+def plain_settings(experiment: Experiment, budget: str) -> dict[str, Any]:
     """Return the settings as JSON brings them back, the same in a run and in what is read of it."""
     try:
         text = json.dumps(dict(experiment.budgets[budget]), allow_nan=False)

@@ -9,6 +9,7 @@ from arcsm.plots.calibration import pit_difference_plot, pit_plot
 from arcsm.plots.canvas import save_figure
 from arcsm.plots.curves import conditional_plot, density_map, loss_plot
 from arcsm.plots.pairs import pair_plot
+from arcsm.plots.surprise import surprise_plot
 
 __all__ = [
     "conditional_plot",
@@ -18,4 +19,5 @@ __all__ = [
     "pit_difference_plot",
     "pit_plot",
     "save_figure",
+    "surprise_plot",
 ]

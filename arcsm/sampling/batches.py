@@ -12,7 +12,7 @@ from arcsm.conditional.fused import check_fusable
 from arcsm.data.arrays import as_rows
 from arcsm.errors import ArcsmError, InputError
 from arcsm.sampling.captured import can_capture, captured_walk
-from arcsm.sampling.chain import Chain, Draw, Request, walk
+from arcsm.sampling.chain import Chain, Draw, Request, TensorSnap, walk
 from arcsm.sampling.fixed_point import solve_fixed_point
 
 METHODS = ("auto", "flow", "quadrature", "langevin")
@@ -120,7 +120,7 @@ def _within_memory(
     try:
         x = _draw(model, request, how, generator)
     except (MemoryError, RuntimeError) as error:
-        if not _is_of_memory(error):
+        if not is_of_memory(error):
             raise
         if request.rows == 1:
             raise ArcsmError(
@@ -144,11 +144,13 @@ def _draw(
     if how.solver != "sequential":
         return solve_fixed_point(model, request, how).x
     if how.compile is not False and can_capture(model, how):
-        return captured_walk(model, request)
+        snap = how.snap if isinstance(how.snap, TensorSnap) else None
+        return captured_walk(model, request, snap)
     return walk(model, request, how, generator)
 
 
-def _is_of_memory(error: Exception) -> bool:
+def is_of_memory(error: Exception) -> bool:
+    """Say whether an error is one of memory that did not suffice."""
     # On a CPU torch has no class of its own for it.
     known = isinstance(error, (MemoryError, torch.OutOfMemoryError))
     return known or "can't allocate memory" in str(error)

@@ -7,10 +7,10 @@ import torch
 from jaxtyping import Float
 from torch import Tensor, nn
 
-from arcsm.conditional.fused import fused_quantile
+from arcsm.conditional.fused import can_fuse, fused_quantile
 from arcsm.context import MADE
 from arcsm.context.walk import MADEWalk
-from arcsm.sampling.chain import Chain, Draw, Request
+from arcsm.sampling.chain import Chain, Draw, Request, TensorSnap
 
 # The fewest rows that a graph is made for, and how many graphs of a model are kept.
 _FEWEST, _GRAPHS = 64, 2
@@ -18,19 +18,19 @@ _FEWEST, _GRAPHS = 64, 2
 
 def can_capture(model: Chain, how: Draw) -> bool:
     """Say whether the walk of a model is a fixed sequence of kernels on a GPU."""
-    normal_at = model.head.normal_at
     return (
         model.shift.is_cuda
         and how.method == "flow"
         and how.solver == "sequential"
-        and how.snap is None
-        and normal_at is not None
-        and normal_at <= model.noise.sigma_max
+        and (how.snap is None or isinstance(how.snap, TensorSnap))
+        and can_fuse(model.head, model.noise)
         and isinstance(model.context, MADE)
     )
 
 
-def captured_walk(model: Chain, request: Request) -> Float[Tensor, "rows dims"]:
+def captured_walk(
+    model: Chain, request: Request, snap: TensorSnap | None = None
+) -> Float[Tensor, "rows dims"]:
     """Draw the rows of one batch; graphs are kept for further batches.
 
     They are captured for numbers of rows that are powers of 2, the last two of them being kept:
@@ -42,7 +42,7 @@ def captured_walk(model: Chain, request: Request) -> Float[Tensor, "rows dims"]:
     # there is kept with it, lest other weights come to the same place.
     weights = [part.detach() for part in (*model.parameters(), *model.buffers())]
     places = [part.data_ptr() for part in weights]
-    key = (places, model.noise, model.flow_steps)
+    key = (places, model.noise, model.flow_steps, snap)
     kept = _KEPT.get(model)
     if kept is None or kept.key != key:
         kept = _KEPT[model] = _Kept(key, weights, {})
@@ -50,7 +50,7 @@ def captured_walk(model: Chain, request: Request) -> Float[Tensor, "rows dims"]:
     if walk is None:
         while len(kept.walks) >= _GRAPHS:  # before the next one takes its memory
             del kept.walks[next(iter(kept.walks))]
-        walk = _CapturedWalk(model, size)
+        walk = _CapturedWalk(model, size, snap)
     kept.walks[size] = walk  # the last one used is the last to go
     return walk.draw(model, request.padded(size))[: request.rows]
 
@@ -58,7 +58,7 @@ def captured_walk(model: Chain, request: Request) -> Float[Tensor, "rows dims"]:
 class _CapturedWalk:
     """Buffers of a fixed size, and the graph that moves them on by one scalar."""
 
-    def __init__(self, model: Chain, rows: int):
+    def __init__(self, model: Chain, rows: int, snap: TensorSnap | None):
         assert isinstance(model.context, MADE)
         self._walk = MADEWalk(model.context, rows)
         self._x = model.shift.new_zeros(rows, model.dims)
@@ -76,6 +76,8 @@ class _CapturedWalk:
             z = quantile(self._walk.context(self._position), uniform)
             centre = model.centres(self._x).expand_as(self._x).index_select(1, d)[:, 0]
             value = z * model.scale.index_select(0, d) + centre
+            if snap is not None:
+                value = snap.move(value)
             self._x.index_copy_(1, d, value[:, None])
             seen = model.context_inputs(self._x).index_select(1, d)[:, 0]
             self._walk.push(self._position, seen)

@@ -1,5 +1,6 @@
 """The walk along the order: one scalar after another, each given those before it."""
 
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Protocol
@@ -9,7 +10,7 @@ from jaxtyping import Float
 from torch import Tensor
 
 from arcsm.conditional import Density, HeadFamily, Noise, TanhSumHead, annealed_langevin
-from arcsm.conditional.fused import fused_quantile
+from arcsm.conditional.fused import can_fuse, fused_quantile
 from arcsm.context import ContextNetwork
 from arcsm.threads import even_sizes, limited_threads, map_pieces
 
@@ -17,6 +18,21 @@ from arcsm.threads import even_sizes, limited_threads, map_pieces
 _ROWS_OF_A_THREAD = 512
 
 Snap = Callable[[int, Tensor, Tensor], Tensor]
+
+
+class TensorSnap(ABC):
+    """A `Snap` that moves the values of all scalars alike: a graph can hold it.
+
+    Two of them that are equal, and so their hashes, do the same.
+    """
+
+    @abstractmethod
+    def move(self, value: Float[Tensor, "rows"]) -> Float[Tensor, "rows"]:
+        """Return the values that those drawn stand for."""
+
+    def __call__(self, d: int, value: Tensor, x: Tensor) -> Float[Tensor, "rows"]:
+        """Return the values that those drawn for scalar d stand for."""
+        return self.move(value)
 
 
 class Chain(Protocol):
@@ -160,6 +176,11 @@ def quantiles(
     return torch.cat(drawn)[:, 0]
 
 
+def _fuse(model: Chain, how: Draw) -> bool:
+    """Say whether draws are fused unasked: on a GPU, where they can be, it always pays."""
+    return model.shift.is_cuda and how.method == "flow" and can_fuse(model.head, model.noise)
+
+
 def _scalar_drawer(
     model: Chain, request: Request, how: Draw, generator: torch.Generator | None
 ) -> Callable[[Tensor, int], Tensor]:
@@ -182,7 +203,7 @@ def _scalar_drawer(
 
         return by_langevin
     uniform = request.uniform
-    if how.compile:
+    if how.compile or (how.compile is None and _fuse(model, how)):
         fused = fused_quantile(model.head, model.noise, steps=model.flow_steps)
         return lambda context, d: fused(context, uniform[:, d])
     return lambda context, d: quantiles(model, context, uniform[:, d], how.method)

@@ -17,7 +17,7 @@ from torch import Tensor
 
 from arcsm.agnostic import OrderAgnosticARCSM
 from arcsm.autoregressive import TrainableModel
-from arcsm.baselines import AEM, MixtureMADE
+from arcsm.baselines import AEM, MixtureMADE, PixelMixture
 from arcsm.ensemble import Ensemble
 from arcsm.errors import CheckpointError, InputError
 from arcsm.files import atomic_path, write_json
@@ -32,6 +32,7 @@ _KINDS: dict[str, type[TrainableModel]] = {
     "Ensemble": Ensemble,
     "MixtureMADE": MixtureMADE,
     "OrderAgnosticARCSM": OrderAgnosticARCSM,
+    "PixelMixture": PixelMixture,
 }
 _DTYPES = {"float32": torch.float32, "float64": torch.float64}
 
@@ -41,17 +42,33 @@ def save_model(
     model: TrainableModel,
     *,
     details: Mapping[str, Any] | None = None,
+    half: bool = False,
 ) -> None:
     """Write `model` to a directory: config.json and model.safetensors.
 
-    `details`, whatever JSON can hold, are kept with it and come back from `read_model`.
+    `details`, whatever JSON can hold, are kept with it and come back from `read_model`. With `half`
+    the weights are stored in 16 bits, for a file half as large.
     """
     description = describe(model)
     if details is not None:
         description["details"] = json.loads(json.dumps(details, allow_nan=False))
-    tensors = {name: value.detach().contiguous() for name, value in model.state_dict().items()}
+    learned = dict(model.named_parameters()) if half else {}
+    tensors = {
+        name: _halved(value, name) if name in learned else value.detach().contiguous()
+        for name, value in model.state_dict().items()
+    }
     write_tensors(Path(directory) / "model.safetensors", tensors, description)
     write_json(Path(directory) / "config.json", description)
+
+
+def _halved(value: Tensor, name: str) -> Tensor:
+    largest = torch.finfo(torch.float16).max
+    if value.abs().max() > largest:
+        raise InputError(
+            f"expected weights up to {largest:g} to store them in 16 bits, got"
+            f" {value.abs().max().item():g} in {name}; save without half"
+        )
+    return value.detach().to(torch.float16).contiguous()
 
 
 def load_model(

@@ -51,8 +51,8 @@ def check_condition(condition: Any, count: int, dims: int) -> Tensor | None:
 
 
 def check_spread(spread: Any, rows: Tensor) -> Tensor | None:
-    """Return how far each entry is spread, in the shape of the rows."""
-    if spread is None:
+    """Return how far each entry is spread, in the shape of the rows; None if a rule says it."""
+    if spread is None or callable(spread):
         return None
     widths = as_rows(spread, dims=rows.shape[1], name="spread")
     if len(widths) != len(rows) or bool((widths < 0).any()):
@@ -64,9 +64,15 @@ def check_spread(spread: Any, rows: Tensor) -> Tensor | None:
     return widths
 
 
-def fingerprint(*tensors: Tensor | None) -> str:
-    """Return a digest of the data, by which a resumed run knows that it is the same."""
+def fingerprint(*tensors: Tensor | None, rules: tuple[object, ...] = ()) -> str:
+    """Return a digest of the data, by which a resumed run knows that it is the same.
+
+    `rules`, what is done to the data at each step, are known by their `repr`.
+    """
     digest = hashlib.sha256()
+    for rule in rules:
+        if rule is not None:
+            digest.update(repr(rule).encode())
     for tensor in tensors:
         if tensor is not None:
             digest.update(f"{tuple(tensor.shape)} {tensor.dtype}".encode())

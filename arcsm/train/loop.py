@@ -19,7 +19,7 @@ from typing import Any
 
 import torch
 import torch.distributed as dist
-from jaxtyping import Int
+from jaxtyping import Float, Int
 from torch import Tensor, nn
 from torch.nn.parallel import DistributedDataParallel
 
@@ -37,6 +37,10 @@ from arcsm.train.inputs import (
 )
 from arcsm.train.limits import Clock, Interruption
 from arcsm.train.state import TrainState, load_state, refuse_existing, save_state
+
+# Rows to how far below and above them targets are spread; rows and a generator to other rows.
+Spread = Callable[[Tensor], tuple[Tensor, Tensor]]
+Augment = Callable[[Tensor, torch.Generator], Tensor]
 
 # The least number of noisy rows on which the held-out loss is taken.
 _VALIDATION_DRAWS = 2048
@@ -136,6 +140,7 @@ def fit(
     weight: Any = None,
     condition: Any = None,
     spread: Any = None,
+    augment: Augment | None = None,
     directory: str | os.PathLike[str] | None = None,
     resume: bool = False,
     progress: Callable[[Progress], None] | None = None,
@@ -144,7 +149,9 @@ def fit(
 
     It ends with the averaged weights: those that did best on the held-out rows, if there are any.
     `weight` gives each row a weight. `spread` says, in the shape of x, how far on either side an
-    entry is spread evenly, anew at every step, where it is a target; contexts see x itself.
+    entry is spread evenly, anew at every step, where it is a target; contexts see x itself. It may
+    be a rule, from rows to (below, above). `augment(rows, generator)` may change the rows of each
+    step, by the generator alone. While `progress` is told, the model has the averaged weights.
     With a `directory` the state is written there every `checkpoint_every` steps and on Ctrl-C, and
     the finished model at the end; `resume` goes on from that state, with the same data and
     configuration, as if nothing had happened.
@@ -152,7 +159,7 @@ def fit(
     config = config or TrainConfig()
     if resume and directory is None:
         raise InputError("expected the directory of the run to resume, got none; pass directory")
-    rows = as_training_rows(x, dims=model.dims)
+    rows = as_training_rows(x, dims=model.dims, may_be_constant=model.takes_constant_columns)
     weights = check_weights(weight, len(rows))
     conditions = check_condition(condition, len(rows), model.condition_dims)
     spreads = check_spread(spread, rows)
@@ -160,7 +167,8 @@ def fit(
     check_range(rows, dtype, "x")
     check_range(conditions, dtype, "condition")
     check_range(spreads, dtype, "spread")
-    digest = fingerprint(rows, weights, conditions, spreads)
+    rule = spread if callable(spread) else None
+    digest = fingerprint(rows, weights, conditions, spreads, rules=(rule, augment))
     rank, world = _join_processes(device)
     if world > 1 and config.batch_size % world:
         raise InputError(
@@ -172,8 +180,8 @@ def fit(
     kept = weights.nonzero()[:, 0]
     trained, held_out = (kept[part] for part in split_rows(len(kept), config))
     parts = (rows, weights, conditions, spreads)
-    data = _Data(*parts, trained, device, dtype)
-    check = _Data(*parts, held_out, device, dtype)
+    data = _Data(*parts, rule, trained, device, dtype)
+    check = _Data(*parts, rule, held_out, device, dtype)
     batch = min(config.batch_size, len(data.x) // world * world)
     if batch < world:
         raise InputError(f"expected a row for each of {world} processes, got {len(data.x)} rows")
@@ -213,16 +221,21 @@ def fit(
             )
             share = slice(rank * batch // world, (rank + 1) * batch // world)
             mine = chosen[share]
+            x_chosen = data.x[chosen]
+            if augment is not None:
+                x_chosen = augment(x_chosen, _generator(config.seed, "augment", step, device))
             scale = world / data.weight[chosen].sum()
 
             for group in optimizer.param_groups:
                 group["lr"] = config.learning_rate * _schedule(step, done, config)
             loss = objective(
-                data.x[mine],
+                x_chosen[share],
                 data.weight[mine] * scale,
                 None if data.condition is None else data.condition[mine],
                 type(noise)(*(part[share].to(dtype) for part in noise)),
-                data.jitter(chosen, _generator(config.seed, "jitter", step, device), share),
+                data.jitter(
+                    x_chosen, chosen, _generator(config.seed, "jitter", step, device), share
+                ),
             )
             optimizer.zero_grad(set_to_none=True)
             loss.backward()
@@ -245,16 +258,18 @@ def fit(
                 validation = _validate(model, state, check, config)
                 state.record(validation, config.patience)
                 if progress is not None and rank == 0:
-                    progress(
-                        Progress(
-                            state.step,
-                            config.steps,
-                            state.training[-1][1],
-                            validation,
-                            state.seconds,
-                            1.0 if state.stopped else clock.share_done(state.step),
-                        )
+                    told = Progress(
+                        state.step,
+                        config.steps,
+                        state.training[-1][1],
+                        validation,
+                        state.seconds,
+                        1.0 if state.stopped else clock.share_done(state.step),
                     )
+                    with state.averaged(model):
+                        model.eval()
+                        progress(told)
+                        model.train()
             if directory is not None and rank == 0 and (keep or state.stopped):
                 save_state(directory, model, optimizer, state, asdict(config), digest)
         if directory is not None and interruption.requested:
@@ -295,6 +310,7 @@ class _Data:
         weight: Tensor,
         condition: Tensor | None,
         spread: Tensor | None,
+        rule: Spread | None,
         chosen: Int[Tensor, "chosen"],
         device: torch.device,
         dtype: torch.dtype,
@@ -306,16 +322,24 @@ class _Data:
             None if condition is None else condition[chosen.to(condition.device)].to(device, dtype)
         )
         self.spread = None if spread is None else spread[chosen.to(spread.device)].to(device, dtype)
+        self._rule = rule
 
     def jitter(
-        self, rows: Int[Tensor, "rows"], generator: torch.Generator, share: slice
-    ) -> Tensor | None:
-        """Draw where in ± spread the targets of a batch lie; return this process's share."""
-        if self.spread is None:
+        self,
+        x: Float[Tensor, "rows dims"],
+        rows: Int[Tensor, "rows"],
+        generator: torch.Generator,
+        share: slice,
+    ) -> Float[Tensor, "share dims"] | None:
+        """Draw how far from x the targets of a batch lie; return this process's share."""
+        if self._rule is not None:
+            below, above = self._rule(x)
+        elif self.spread is not None:
+            below = above = self.spread[rows]
+        else:
             return None
-        width = self.spread[rows]
-        place = torch.rand(width.shape, generator=generator, device=width.device)
-        return (width * (2 * place.to(width.dtype) - 1))[share]
+        place = torch.rand(x.shape, generator=generator, device=x.device).to(x.dtype)
+        return ((below + above) * place - below)[share]
 
 
 class _Objective(nn.Module):
@@ -420,7 +444,9 @@ def _validate(
     # Of a few rows the noise would decide which weights are the best: draw it several times.
     generator = _generator(config.seed, "validation", device=check.x.device)
     noisy = len(model.draw_noise(1, generator=generator)) > 0
-    repeats = math.ceil(_VALIDATION_DRAWS / len(check.x)) if noisy else 1
+    # The many scalars of a picture share its level, but each has noise of its own.
+    enough = _VALIDATION_DRAWS / max(1, model.dims // 64)
+    repeats = math.ceil(enough / len(check.x)) if noisy else 1
     with state.averaged(model):
         for start in range(0, len(check.x), config.batch_size):
             piece = slice(start, start + config.batch_size)
@@ -436,7 +462,7 @@ def _validate(
                 condition = check.condition[piece].repeat(repeats, 1)
             every = torch.arange(len(check.x))[piece].repeat(repeats)
             jitter = check.jitter(
-                every, _generator(config.seed, "validation jitter", start, x.device), slice(None)
+                x, every, _generator(config.seed, "validation jitter", start, x.device), slice(None)
             )
             terms = model.loss_terms(
                 x, noise, condition=condition, jitter=jitter, **config.objective

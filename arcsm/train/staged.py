@@ -10,7 +10,7 @@ from arcsm.errors import CheckpointError, InputError
 from arcsm.model import ARCSM
 from arcsm.staged import StagedARCSM
 from arcsm.train.checkpoint import load_model
-from arcsm.train.loop import Progress, TrainConfig, fit
+from arcsm.train.loop import Augment, Progress, TrainConfig, fit
 
 
 def fit_staged(
@@ -19,6 +19,7 @@ def fit_staged(
     config: TrainConfig | None = None,
     *,
     weight: Any = None,
+    augment: Augment | None = None,
     directory: str | os.PathLike[str] | None = None,
     resume: bool = False,
     progress: Callable[[int, Progress], None] | None = None,
@@ -51,6 +52,7 @@ def fit_staged(
             x,
             replace(config, noise={**config.noise, "stage": stage}),
             weight=weight,
+            augment=augment,
             directory=None if directory is None else _stage_directory(directory, stage),
             resume=resume,
             progress=tell,

@@ -173,7 +173,7 @@ def test_samples_of_other_types_or_beyond_the_bounds_are_found(
 def test_a_density_that_does_not_integrate_to_one_is_found(
     run: Run, normal: Path, monkeypatch: pytest.MonkeyPatch, factor: float
 ) -> None:
-    from arcsm.model import ScaledDensity
+    from arcsm.scoring import ScaledDensity
 
     honest = ScaledDensity.log_prob
     monkeypatch.setattr(ScaledDensity, "log_prob", lambda self, x: honest(self, x) + np.log(factor))

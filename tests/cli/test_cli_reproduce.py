@@ -38,6 +38,8 @@ def test_options_arrive(run: Run, calls: list[Any], tmp_path: Path) -> None:
         "--device",
         "cpu",
         "--fresh",
+        "--jobs",
+        3,
         "--out",
         tmp_path / "r",
     )
@@ -45,7 +47,7 @@ def test_options_arrive(run: Run, calls: list[Any], tmp_path: Path) -> None:
     ((name, budget, options),) = calls
     assert (name, budget) == (TOYS, "smoke")
     assert options == {
-        "device": "cpu", "folder": tmp_path / "r", "resume": False, "max_seconds": None,
+        "device": "cpu", "folder": tmp_path / "r", "resume": False, "max_seconds": None, "jobs": 3,
     }  # fmt: skip
     assert list(tmp_path.iterdir()) == []
 

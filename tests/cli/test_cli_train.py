@@ -385,7 +385,7 @@ def test_held_out_rows_are_on_the_card_if_they_are_enough(run: Run, tmp_path: Pa
 
 
 def test_torch_is_available_to_the_device_check() -> None:
-    from arcsm.tabular import check_device
+    from arcsm.devices import check_device
 
     check_device("cpu")
     if not torch.cuda.is_available():

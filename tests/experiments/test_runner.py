@@ -331,3 +331,36 @@ def test_smoke_of_every_experiment(name: str, tmp_path: Path) -> None:
     assert verdicts and all(verdict.text for verdict in verdicts)
     names = {metric.name for metric in metrics}
     assert {claim.metric for claim in experiment.claims if claim.metric} <= names
+
+
+@pytest.mark.slow
+def test_pieces_side_by_side_are_the_same_as_one_after_another(tmp_path: Path) -> None:
+    experiment = get_experiment("objective-variance")
+    names = [piece.name for piece in Store(tmp_path, experiment, "smoke").pieces][:2]
+    raws = []
+    for jobs in (1, 2):
+        folder = tmp_path / str(jobs)
+        assert run_experiment(experiment, "smoke", folder=folder, only=names, jobs=jobs) == []
+        finished = Store(folder, experiment, "smoke").load()
+        assert list(finished) == names
+        raws.append([piece["raw"] for piece in finished.values()])
+    assert raws[0] == raws[1]
+
+
+@pytest.mark.parametrize("jobs", [0, -1])
+def test_no_jobs_at_all_are_refused(tmp_path: Path, jobs: int) -> None:
+    with pytest.raises(InputError, match="at least one job"):
+        run_experiment(Counter().experiment, "smoke", folder=tmp_path, jobs=jobs)
+
+
+def test_times_are_not_measured_side_by_side(tmp_path: Path) -> None:
+    timed = dataclasses.replace(Counter().experiment, measures_time=True)
+    with pytest.raises(InputError, match="busy machine"):
+        run_experiment(timed, "smoke", folder=tmp_path, jobs=2)
+    assert not list(tmp_path.iterdir())
+    assert run_experiment(timed, "smoke", folder=tmp_path)
+
+
+def test_experiments_that_time_steps_say_so() -> None:
+    assert get_experiment("gaussian-cost").measures_time
+    assert get_experiment("mnist-likelihood").measures_time

@@ -1,5 +1,7 @@
 """The loop: what it optimises, what it keeps, what it draws its randomness from."""
 
+import dataclasses
+import functools
 import math
 import re
 from collections.abc import Iterator
@@ -16,10 +18,11 @@ from training_runs import KINDS, build, contents, draw, happened, quick, same_bi
 from arcsm.autoregressive import AutoregressiveModel
 from arcsm.baselines import MixtureMADE
 from arcsm.conditional import TanhSumHead
-from arcsm.errors import NonFiniteLossError
+from arcsm.errors import CheckpointError, NonFiniteLossError
 from arcsm.model import ARCSM
 from arcsm.train import fit
 from arcsm.train.checkpoint import read_tensors
+from arcsm.train.state import TrainState
 
 
 def seeded(seed: int = 0) -> torch.Generator:
@@ -156,23 +159,76 @@ def test_learning_rate_warms_up_and_falls_along_a_cosine(learning_rates):
     assert learning_rates[-1] < 0.02 / 300
 
 
-def test_final_weights_are_a_running_average():
-    model, trained = build("ARCSM"), []
+def test_final_weights_are_a_running_average(monkeypatch):
+    """And so are those that a callback finds in the model, which is not training meanwhile."""
+    model, trained, shown = build("ARCSM"), [], []
     averaged = [value.detach().clone() for value in model.parameters()]
+    plain = TrainState.average
+
+    def average(state: TrainState, of: nn.Module, decay: float) -> None:
+        trained.append([value.detach().clone() for value in of.parameters()])
+        plain(state, of, decay)
 
     def look(_: object) -> None:
-        trained.append([value.detach().clone() for value in model.parameters()])
+        assert not model.training
+        shown.append([value.detach().clone() for value in model.parameters()])
 
+    monkeypatch.setattr(TrainState, "average", average)
     config = quick(steps=60, evaluate_every=1, validation=0, ema=0.8)
     fit(model, draw(60), config, progress=look)
-    assert len(trained) == 60
+    assert len(trained) == len(shown) == 60
     for step, values in enumerate(trained):
         keep = min(0.8, (1 + step) / (10 + step))  # young averages forget the start quickly
         averaged = [
             keep * old + (1 - keep) * new for old, new in zip(averaged, values, strict=True)
         ]
+        torch.testing.assert_close(shown[step], averaged, rtol=1e-5, atol=1e-6)
     torch.testing.assert_close(list(model.parameters()), averaged, rtol=1e-5, atol=1e-6)
     assert not torch.equal(next(model.parameters()), trained[-1][0])
+
+
+def test_rows_are_changed_at_each_step_by_the_generator_alone():
+    """Mirrored rows are other data; and the held-out rows stay as they are."""
+
+    @dataclasses.dataclass(frozen=True)
+    class Mirror:
+        share: float
+
+        def __call__(self, rows, generator):
+            lot = torch.rand(len(rows), 1, generator=generator, device=rows.device)
+            return rows.where(lot >= self.share, -rows)
+
+    def trained(x, share):
+        model = build("MixtureMADE")
+        augment = None if share is None else Mirror(share)
+        history = fit(model, x, quick(steps=20), augment=augment)
+        return [*model.parameters()], history.validation
+
+    x = draw(60)
+    x = x - x.mean(0)  # so that both have the same units
+    plain, never, always, half, again = (trained(x, s) for s in (None, 0.0, 1.0, 0.5, 0.5))
+    same = functools.partial(torch.testing.assert_close, rtol=0, atol=0)
+    same(plain[0], never[0])
+    same(half[0], again[0])
+    assert not torch.equal(half[0][0], plain[0][0]) and not torch.equal(half[0][0], always[0][0])
+    assert plain[1] != always[1]
+
+
+def test_a_run_with_other_changes_of_the_rows_is_not_resumed(tmp_path):
+    @dataclasses.dataclass(frozen=True)
+    class Shift:
+        by: float
+
+        def __call__(self, rows, generator):
+            return rows + self.by
+
+    fit(build("MixtureMADE"), draw(60), quick(), augment=Shift(0.1), directory=tmp_path)
+    for other in (Shift(0.2), None):
+        with pytest.raises(CheckpointError, match="other data"):
+            fit(
+                build("MixtureMADE"), draw(60), quick(), augment=other, directory=tmp_path,
+                resume=True,
+            )  # fmt: skip
 
 
 def test_training_is_that_of_a_few_plain_lines():

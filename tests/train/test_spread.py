@@ -1,5 +1,8 @@
 """Entries that are spread over their cells: as targets, anew at every step, and not as contexts."""
 
+import dataclasses
+import math
+
 import numpy as np
 import pytest
 import torch
@@ -109,10 +112,10 @@ def test_columns_are_standardised_by_the_rows_themselves():
 def test_shares_of_processes_are_parts_of_one_jitter():
     device, dtype = torch.device("cpu"), torch.float64
     x, spread = (torch.from_numpy(part).to(dtype) for part in (draw(60), widths()))
-    data = _Data(x, torch.ones(60), None, spread, torch.arange(60).flip(0), device, dtype)
+    data = _Data(x, torch.ones(60), None, spread, None, torch.arange(60).flip(0), device, dtype)
     chosen = torch.randperm(60)[:24]
     whole, *parts = (
-        data.jitter(chosen, _generator(0, "jitter", 5), share)
+        data.jitter(data.x[chosen], chosen, _generator(0, "jitter", 5), share)
         for share in (slice(0, 24), slice(0, 12), slice(12, 24))
     )
     assert torch.equal(torch.cat(parts), whole)
@@ -136,3 +139,41 @@ def test_an_interrupted_run_goes_on_to_the_same_bits(kind, tmp_path):
     history = fit(again, draw(60), quick(), spread=widths(), directory=tmp_path, resume=True)
     assert same_bits(again, whole)
     assert happened(history) == happened(expected)
+
+
+@dataclasses.dataclass(frozen=True)
+class Lopsided:
+    """Spreads rows from 1 below to 2 above them; those above 0 by nothing."""
+
+    def __call__(self, rows):
+        some = (rows <= 0).to(rows.dtype)
+        return some, 2 * some
+
+
+def test_a_rule_says_how_far_below_and_above_rows_are_spread():
+    x = torch.randn(4000, 2, dtype=torch.float64, generator=torch.Generator().manual_seed(0))
+    data = _Data(
+        x, torch.ones(4000), None, None, Lopsided(), torch.arange(4000), torch.device("cpu"),
+        torch.float64,
+    )  # fmt: skip
+    jitter = data.jitter(x, torch.arange(4000), _generator(0, "jitter", 1), slice(None))
+    assert bool((jitter[x > 0] == 0).all())
+    spread = jitter[x <= 0]
+    assert spread.min().item() == pytest.approx(-1, abs=0.01)
+    assert spread.max().item() == pytest.approx(2, abs=0.01)
+    assert spread.mean().item() == pytest.approx(0.5, abs=4 * 3 / math.sqrt(12 * len(spread)))
+
+
+def test_a_rule_of_equal_widths_is_an_array_of_them():
+    @dataclasses.dataclass(frozen=True)
+    class Even:
+        def __call__(self, rows):
+            width = torch.full_like(rows, 0.3)
+            return width, width
+
+    one, other, third = (build("ARCSM") for _ in range(3))
+    fit(one, draw(60), quick(), spread=Even())
+    fit(other, draw(60), quick(), spread=np.full((60, 2), 0.3, np.float32))
+    fit(third, draw(60), quick())
+    torch.testing.assert_close([*one.parameters()], [*other.parameters()], rtol=1e-4, atol=1e-5)
+    assert not torch.allclose(next(one.parameters()), next(third.parameters()))

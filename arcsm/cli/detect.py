@@ -1,0 +1,297 @@
+"""`arcsm detect`: which rows of a table are unusual, and why."""
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from arcsm.cli.kinds import SYNTAX, parse_kinds
+from arcsm.cli.options import Data, Device, Json, Quiet, Rows, Seed, Voice, examples, prose
+from arcsm.cli.shell import check_place, writing
+from arcsm.cli.sources import Source
+from arcsm.errors import InputError
+
+if TYPE_CHECKING:
+    import numpy as np
+
+    from arcsm.data import Table
+    from arcsm.estimators import ARCSMDetector
+
+SCORE, OUTLIER, BECAUSE = "outlier_score", "outlier", "because"
+
+_LEARN = "What is normal"
+
+HELP = prose("""Say of each row of DATA how unusual it is beside the rows of --train.
+
+A higher outlier_score is more unusual; outlier says whether the row is beyond the threshold. With
+--explain each outlier gets the surprise of its columns given the others, in nats, and the name of
+the most surprising one. DATA needs the columns of --train, in any order; other columns are left
+alone. A category never seen before makes a row unusual; a missing value is an error.
+
+Without --train, --model names a directory that --save wrote before.""")
+EXAMPLES = examples(
+    "arcsm detect new.csv --train normal.csv -o scores.csv",
+    "arcsm detect new.csv --train normal.csv --explain --keep id -o scores.csv",
+    "arcsm detect new.csv --train normal.csv --save detector -o scores.csv",
+    "arcsm detect newer.csv --model detector -o scores.csv",
+)
+
+
+def add_to(app: typer.Typer) -> None:
+    """Add the command."""
+    app.command("detect", help=HELP, epilog=EXAMPLES)(detect)
+
+
+def detect(
+    data: Data,
+    train: Annotated[
+        str | None,
+        typer.Option(
+            "--train",
+            metavar="TABLE",
+            help="Rows that are normal, all or nearly all of them: a file or a data set like DATA.",
+            show_default=False,
+            rich_help_panel=_LEARN,
+        ),
+    ] = None,
+    model: Annotated[
+        Path | None,
+        typer.Option(
+            "--model",
+            metavar="DIR",
+            help="A directory that --save wrote, in the place of --train.",
+            show_default=False,
+            rich_help_panel=_LEARN,
+        ),
+    ] = None,
+    output: Rows = "-",
+    explain: Annotated[
+        bool,
+        typer.Option("--explain", help="Say of each outlier which columns make it one."),
+    ] = False,
+    keep: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--keep", metavar="COL", help="Copy a column of DATA to the output; can be repeated."
+        ),
+    ] = None,
+    contamination: Annotated[
+        float | None,
+        typer.Option(
+            "--contamination",
+            metavar="SHARE",
+            help="The share of outliers among the rows of --train, up to 0.5, which sets the"
+            " threshold. By default they are normal, and one in a hundred rows like them is called"
+            " an outlier.",
+            show_default=False,
+            rich_help_panel=_LEARN,
+        ),
+    ] = None,
+    columns: Annotated[
+        list[str] | None,
+        typer.Option("--columns", metavar="NAME=KIND", help=SYNTAX, rich_help_panel=_LEARN),
+    ] = None,
+    drop: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--drop",
+            metavar="COL",
+            help="Leave a column of --train out; repeat it for more.",
+            rich_help_panel=_LEARN,
+        ),
+    ] = None,
+    save: Annotated[
+        Path | None,
+        typer.Option(
+            "--save",
+            metavar="DIR",
+            help="Keep what was learned, for --model.",
+            show_default=False,
+            rich_help_panel=_LEARN,
+        ),
+    ] = None,
+    seed: Seed = 0,
+    max_seconds: Annotated[
+        float | None,
+        typer.Option("--max-seconds", metavar="S", help="Train no longer.", rich_help_panel=_LEARN),
+    ] = None,
+    max_steps: Annotated[
+        int | None,
+        typer.Option(
+            "--max-steps", metavar="N", min=1, help="Train no further.", rich_help_panel=_LEARN
+        ),
+    ] = None,
+    device: Device = "cpu",
+    quiet: Quiet = False,
+    as_json: Json = False,
+) -> None:
+    """Learn what is normal or load it, then score and write rows in chunks."""
+    if (train is None) == (model is None):
+        got = "neither" if train is None else "both"
+        raise InputError(f"expected --train TABLE or --model DIR, got {got}; give one of them")
+    learning = {
+        "--contamination": contamination,
+        "--columns": columns,
+        "--drop": drop,
+        "--save": save,
+        "--max-seconds": max_seconds,
+        "--max-steps": max_steps,
+    }
+    idle = [name for name, value in learning.items() if value is not None]
+    if model is not None and idle:
+        raise InputError(
+            f"expected {', '.join(idle)} with --train, got --model, which has learned already;"
+            " leave them out"
+        )
+    if max_seconds is not None and not 0 < max_seconds < float("inf"):
+        raise InputError(f"expected --max-seconds above 0, got {max_seconds:g}; leave it out")
+    voice = Voice(quiet=quiet, as_json=as_json)
+    from arcsm.cli.output import RowsOut
+    from arcsm.cli.scoring import chunks, located
+    from arcsm.data import Table
+    from arcsm.estimators import ARCSMDetector
+    from arcsm.estimators.detector import check_contamination
+
+    if contamination is not None:
+        check_contamination(contamination)
+    out = RowsOut(output, model=model or save or Path(train or ""), data=data, as_json=as_json)
+    _check_places(output, train, save)
+    reporter = voice.reporter()
+    source = Source(data)
+    if model is not None:
+        detector = _load(model, device)
+    else:
+        assert train is not None
+        table = _choose(Source(train).read(), drop or [])
+        kinds = parse_kinds(columns or [], table)
+        detector = ARCSMDetector(
+            contamination="auto" if contamination is None else contamination,
+            columns=kinds or None,
+            max_steps=max_steps,
+            max_seconds=max_seconds,
+            device=device,
+            random_state=seed,
+        )
+        source.require(table.names, "of --train")  # before the training, not after it
+        source.require(list(keep or []), "of --keep")
+        with reporter.training("training", max_steps) as progress:
+            detector.fit_with_progress(table, progress=progress)
+        if save is not None:
+            with writing(save, "choose another place for --save"):
+                detector.save(save)
+    names = detector.density_.model_.columns.names
+    kept = list(dict.fromkeys(keep or []))
+    of_columns = [f"surprise[{name}]" for name in names]
+    added = {SCORE, OUTLIER, *((BECAUSE, *of_columns) if explain else ())}
+    if added.intersection(kept):
+        raise InputError(
+            "expected --keep of columns other than those that are added, got"
+            f" {sorted(added.intersection(kept))}; rename the column in DATA"
+        )
+    source.require(names, "of --train" if model is None else "of the model")
+    source.require(kept, "of --keep")
+    rows = outliers = 0
+    with (
+        writing(out.place, "nothing was written"),
+        out,
+        reporter.rows("scoring") as advance,
+    ):
+        for start, chunk in chunks(source, detector.density_.model_.columns, kept):
+            with located(source, start):
+                chosen = chunk.select(names)
+                score = -detector.score_samples(chosen)
+            beyond = -score < detector.offset_
+            found = {name: chunk[name] for name in kept} | {SCORE: score, OUTLIER: beyond}
+            if explain:
+                found |= _explanation(detector, chosen, beyond, of_columns)
+            out.append(Table(found))
+            rows, outliers = rows + chunk.rows, outliers + int(beyond.sum())
+            advance(chunk.rows)
+    share = outliers / rows if rows else 0.0
+    voice.say(
+        f"{outliers:,} of {rows:,} rows are outliers ({share:.1%}): their outlier_score is above"
+        f" {-detector.offset_:.4g}.",
+        f"Wrote {rows:,} rows to {out.place} in {reporter.total:.1f} s.",
+    )
+    voice.result(
+        command="detect",
+        data=data,
+        train=train,
+        model=None if model is None else str(model),
+        saved=None if save is None else str(save),
+        output=output,
+        rows=rows,
+        outliers=outliers,
+        threshold=-detector.offset_,
+        seconds=reporter.total,
+    )
+
+
+def _check_places(output: str, train: str | None, save: Path | None) -> None:
+    """Refuse places that must not or could not be written, before the training."""
+    there = train is not None and Path(output).exists() and Path(train).exists()
+    if there and Path(output).samefile(str(train)):
+        raise InputError(
+            f"expected an --output other than --train, got {output!r} for both; choose another file"
+        )
+    if save is None:
+        return
+    check_place(save)
+    if save.exists() and not save.is_dir():
+        raise InputError(
+            f"expected the path of a directory for --save, got the file {str(save)!r}; choose"
+            " another path"
+        )
+    if save.is_dir() and any(save.iterdir()):
+        from arcsm.train import holds_model
+
+        if not holds_model(save):
+            raise InputError(
+                f"expected a new directory for --save or that of a model, got {str(save)!r}, which"
+                " holds other files; choose another path"
+            )
+
+
+def _load(directory: Path, device: str) -> "ARCSMDetector":
+    if not directory.is_dir():
+        got = "a file" if directory.exists() else "nothing there"
+        raise InputError(
+            f"expected the directory of a detector at {str(directory)!r}, got {got};"
+            " `arcsm detect --save` makes one"
+        )
+    from arcsm.devices import check_device
+    from arcsm.estimators import ARCSMDetector
+
+    check_device(device)
+    return ARCSMDetector.load(directory, device=device)
+
+
+def _choose(table: "Table", drop: Sequence[str]) -> "Table":
+    """Return the columns to learn."""
+    unknown = [name for name in drop if name not in table.columns]
+    if unknown:
+        raise InputError(
+            f"expected --drop of columns among {list(table.names)}, got {unknown}; correct the"
+            " names"
+        )
+    chosen = [name for name in table.names if name not in drop]
+    if not chosen:
+        raise InputError("expected a column to learn, got none; drop fewer of them")
+    return table.select(chosen)
+
+
+def _explanation(
+    detector: "ARCSMDetector", table: "Table", outlier: "np.ndarray", names: Sequence[str]
+) -> "dict[str, np.ndarray]":
+    """Return the columns that say why: empty for rows that are not outliers."""
+    import numpy as np
+
+    columns = table.names
+    surprise = np.full((table.rows, len(columns)), np.nan)
+    because = np.full(table.rows, None, dtype=object)
+    rows = np.flatnonzero(outlier)
+    if len(rows):
+        surprise[rows] = detector.explain(table.take(rows))
+        because[rows] = [columns[place] for place in surprise[rows].argmax(1)]
+    return {BECAUSE: because, **dict(zip(names, surprise.T, strict=True))}

@@ -1,0 +1,393 @@
+"""`ARCSMDetector`: unusual rows of a table, by scikit-learn's contract for outliers."""
+
+import math
+import os
+from collections.abc import Callable, Mapping
+from numbers import Real as Number
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from sklearn.base import BaseEstimator, OutlierMixin, clone
+from sklearn.utils.validation import check_is_fitted
+
+from arcsm.data.table import Table
+from arcsm.errors import CheckpointError, InputError
+from arcsm.estimators.density import ARCSMDensity
+from arcsm.estimators.parameters import by_name, plain
+from arcsm.files import atomic_directory
+from arcsm.tabular import TabularModel, load_tabular, save_tabular
+from arcsm.tasks.detect import NEIGHBOURS, Detector, check_method
+from arcsm.train import Progress, holds_model
+from arcsm.train.checkpoint import describe, read_tensors, write_tensors
+
+# Of rows like those of `fit`, the share that counts as outliers with contamination="auto".
+_AUTO = 0.01
+_STATE = "detector.safetensors"
+# Fewer rows than this are not fitted a second time.
+_LEAST_KEPT = 20
+
+
+class ARCSMDetector(OutlierMixin, BaseEstimator):
+    """Unusual rows of a table, by the conditional scores of autoregressive score matching.
+
+    An ensemble of density models, each in an order of its own, learns the rows of `fit`, which are
+    taken as normal but for a few. A row is unusual if its density is low at several scales, or if
+    its scores are unlike those of all training rows. What a column is (numbers, truth values,
+    text) is seen from the data; a category that was never seen before is unusual, not an error.
+
+    Parameters
+    ----------
+    contamination : "auto" or float in (0, 0.5], default="auto"
+        The share of outliers among the rows of `fit`, which sets the threshold of `predict`. The
+        models are then fitted twice, the second time without the most unusual rows, and so many
+        rows count as neighbours that outliers do not vouch for each other. With "auto" the rows
+        are taken as normal, and one in a hundred like them is called an outlier.
+    method : str, default="auto"
+        What makes a row unusual: "auto", "nll", "csm", "multiscale", "typicality" or "h"; see
+        :mod:`arcsm.tasks.detect`.
+    columns : dict, default=None
+        What single columns are, by name or position, as in `ARCSMDensity`. Columns of numbers are
+        by default taken as real and as they are ("linear"), so that no value is impossible and
+        what lies far out stays there.
+    ensemble : int, default=4
+        How many models to train side by side.
+    max_steps, max_seconds : int and float, default=None
+        Limits on the training.
+    device : str, default="cpu"
+        Where to compute: "cpu", "cuda", …
+    verbose : bool, default=False
+        Print the losses during training.
+    random_state : int, RandomState instance or None, default=None
+        Determines orders, weights, noise and the split.
+
+    Attributes
+    ----------
+    density_ : ARCSMDensity
+        The density of the rows.
+    detector_ : Detector
+        What makes outlier scores of it.
+    offset_ : float
+        `decision_function` is `score_samples` less this; below 0 are the outliers.
+    training_scores_ : ndarray of shape (n_samples,)
+        `score_samples` of the rows of `fit`.
+    n_features_in_, feature_names_in_ : number and names of the columns seen in `fit`.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> rng = np.random.default_rng(0)
+    >>> x = rng.normal(size=(200, 2))
+    >>> detector = ARCSMDetector(max_steps=20, ensemble=1, random_state=0).fit(x)
+    >>> detector.predict([[0.0, 0.0], [30.0, 30.0]])
+    array([ 1, -1])
+    """
+
+    def __init__(
+        self,
+        *,
+        contamination: float | str = "auto",
+        method: str = "auto",
+        columns: Mapping[str | int, Any] | None = None,
+        ensemble: int = 4,
+        max_steps: int | None = None,
+        max_seconds: float | None = None,
+        device: str = "cpu",
+        verbose: bool = False,
+        random_state: Any = None,
+    ):
+        self.contamination = contamination
+        self.method = method
+        self.columns = columns
+        self.ensemble = ensemble
+        self.max_steps = max_steps
+        self.max_seconds = max_seconds
+        self.device = device
+        self.verbose = verbose
+        self.random_state = random_state
+
+    def fit(self, X: Any, y: Any = None) -> "ARCSMDetector":
+        """Learn what is normal from the rows of X.
+
+        Parameters
+        ----------
+        X : array-like or data frame of shape (n_samples, n_features)
+            The rows; columns may be numbers, truth values or, in a data frame, text. A missing
+            value is an error.
+        y : ignored
+            Not used; for the sake of pipelines.
+
+        Returns
+        -------
+        self
+        """
+        return self.fit_with_progress(X)
+
+    def fit_with_progress(
+        self, X: Any, *, progress: Callable[[Progress], None] | None = None
+    ) -> "ARCSMDetector":
+        """Learn as `fit` does; `progress` is called after each look at the held-out rows."""
+        check_contamination(self.contamination)
+        check_method(self.method)
+        # What an earlier fit has learned stays whole until this one has succeeded.
+        table = ARCSMDensity()._table(X, reset=True)
+        told = {} if self.columns is None else by_name(self.columns, table.names)
+        kinds = {**_numbers_as_they_are(table), **told}
+        density = ARCSMDensity(
+            columns=dict[str | int, Any](kinds.items()),
+            order="random",
+            ensemble=self.ensemble,
+            max_steps=_default_steps(table.rows) if self.max_steps is None else self.max_steps,
+            max_seconds=self.max_seconds,
+            device=self.device,
+            verbose=self.verbose,
+            random_state=self.random_state,
+        )
+        density.fit_resumable(X, progress=progress)
+        detector = self._learn(density, table)
+        scores = -detector.outlier_score(table)
+        if self.contamination != "auto":
+            kept = scores > np.quantile(scores, float(self.contamination))
+            # Some rows have to be left, and have to differ, to be learned from.
+            if kept.sum() >= _LEAST_KEPT and _vary(table.take(kept)):
+                density = _fit_again(density, table.take(kept), progress)
+                detector = self._learn(density, table.take(kept))
+                scores = -detector.outlier_score(table)
+        self.density_, self.detector_, self.training_scores_ = density, detector, scores
+        self.offset_ = self._offset(scores, density.held_out_)
+        self._copy_features()
+        return self
+
+    def score_samples(self, X: Any) -> np.ndarray:
+        """Return how normal each row is, of shape (n_samples,): the lower the more unusual."""
+        check_is_fitted(self)
+        return -self.detector_.outlier_score(self.density_._table(X, reset=False))
+
+    def decision_function(self, X: Any) -> np.ndarray:
+        """Return `score_samples` less `offset_`: below 0 for outliers, of shape (n_samples,)."""
+        check_is_fitted(self)
+        return self.score_samples(X) - self.offset_
+
+    def predict(self, X: Any) -> np.ndarray:
+        """Return −1 for each row that is an outlier and 1 for the others."""
+        check_is_fitted(self)
+        return np.where(self.decision_function(X) < 0, -1, 1)
+
+    def explain(self, X: Any) -> np.ndarray:
+        """Return the surprise of each column given the others, of shape (n_samples, n_features).
+
+        It is in nats, averaged over the orders of the ensemble, and above 0 where the others would
+        sit better with another value of the column: see :mod:`arcsm.tasks.detect.explain`.
+        :func:`arcsm.plots.surprise_plot` draws a row of it. Explaining takes hundreds of times as
+        long as scoring: pass the rows that matter.
+        """
+        check_is_fitted(self)
+        return self.detector_.explain(self.density_._table(X, reset=False))
+
+    def with_method(self, method: str, X: Any) -> "ARCSMDetector":
+        """Return a detector with another `method` and the same fitted models; X as in `fit`."""
+        check_is_fitted(self)
+        other: ARCSMDetector = clone(self).set_params(method=method)
+        check_method(method)
+        table = self.density_._table(X, reset=False)
+        other.density_ = self.density_
+        other.detector_ = other._learn(self.density_, table)
+        other.training_scores_ = -other.detector_.outlier_score(table)
+        other.offset_ = other._offset(other.training_scores_, self.density_.held_out_)
+        other._copy_features()
+        return other
+
+    def pyod(self) -> "PyODView":
+        """Return the detector as those who know PyOD expect it: higher is more unusual."""
+        return PyODView(self)
+
+    def save(self, path: str | os.PathLike[str]) -> None:
+        """Write the fitted detector to a directory.
+
+        A model that is already there is replaced; a directory of anything else is refused.
+        """
+        check_is_fitted(self)
+        target = Path(path)
+        if target.is_dir() and any(target.iterdir()) and not holds_model(target):
+            raise InputError(
+                f"expected a new directory or that of a model, got {os.fspath(path)!r}, which"
+                " holds other files; choose another path"
+            )
+        params = self.get_params()
+        if self.columns is not None:  # by name, as JSON has no other keys
+            params["columns"] = by_name(self.columns, self.density_.model_.columns.names)
+        if not isinstance(self.random_state, int | np.integer | None):
+            params["random_state"] = None  # a generator is not part of what was learned
+        details = {
+            "estimator": type(self).__name__,
+            "parameters": plain(params),
+            "offset": float(self.offset_),
+            "frame": self.density_.frame_,
+            "named": hasattr(self, "feature_names_in_"),
+        }
+        model, state = self.density_.model_, dict(self.detector_.state)
+        state["training_scores"] = self.training_scores_
+        tensors = {name: torch.from_numpy(np.array(values)) for name, values in state.items()}
+        with atomic_directory(path) as directory:
+            save_tabular(directory, model, details=details)
+            write_tensors(directory / _STATE, tensors, describe(model.model))
+
+    @classmethod
+    def load(cls, path: str | os.PathLike[str], *, device: str = "cpu") -> "ARCSMDetector":
+        """Read a detector that `save` wrote. Nothing is unpickled."""
+        model, details = load_tabular(path, device=device)
+        try:
+            if details["estimator"] != cls.__name__:
+                raise CheckpointError(
+                    f"expected an {cls.__name__} in {os.fspath(path)!r}, got an"
+                    f" {details['estimator']}; load it with that class"
+                )
+            detector = cls(**{**details["parameters"], "device": device})
+            tensors, _ = read_tensors(Path(path) / _STATE)
+            state = {name: values.numpy() for name, values in tensors.items()}
+            detector.training_scores_ = state.pop("training_scores")
+            detector.offset_ = float(details["offset"])
+            detector.density_ = _density_of(model, frame=details["frame"], named=details["named"])
+        except (KeyError, TypeError) as error:
+            raise CheckpointError(
+                f"expected a detector of this release in {os.fspath(path)!r}, got one that does"
+                f" not fit: {error}; load it with the release of arcsm that wrote it"
+            ) from error
+        detector.detector_ = Detector(model, detector.method, state)
+        detector._copy_features()
+        return detector
+
+    def _learn(self, density: ARCSMDensity, table: Table) -> Detector:
+        """Return what makes outlier scores of a density, with the rows it was learned from."""
+        told = 0.0 if self.contamination == "auto" else float(self.contamination)
+        # So many outliers may form a group: they are near each other, but not near more rows.
+        neighbours = max(NEIGHBOURS, math.ceil(told * table.rows))
+        return Detector.learn(density.model_, table, method=self.method, neighbours=neighbours)
+
+    def _offset(self, scores: np.ndarray, held_out: np.ndarray) -> float:
+        """Return the threshold of `score_samples`."""
+        if self.contamination != "auto":
+            return float(np.quantile(scores, float(self.contamination)))
+        # New rows are a little more unusual than those that weights were trained on.
+        seen = np.delete(scores, held_out)
+        drop = np.median(seen) - np.median(scores[held_out]) if len(held_out) else 0.0
+        return float(np.quantile(scores, _AUTO) - max(drop, 0.0))
+
+    def _copy_features(self) -> None:
+        """Let the columns be known here as they are to the density."""
+        self.n_features_in_ = self.density_.n_features_in_
+        if hasattr(self.density_, "feature_names_in_"):
+            self.feature_names_in_ = self.density_.feature_names_in_
+        elif hasattr(self, "feature_names_in_"):
+            del self.feature_names_in_
+
+
+class PyODView:
+    """An `ARCSMDetector` with the names and signs of PyOD, which need not be installed.
+
+    Scores are higher for more unusual rows, labels 1 for outliers and 0 for others. The threshold
+    follows from the detector's `contamination`; PyOD's default would be 0.1.
+
+    >>> import numpy as np
+    >>> x = np.random.default_rng(0).normal(size=(200, 2))
+    >>> view = ARCSMDetector(contamination=0.1, max_steps=20, ensemble=1, random_state=0).pyod()
+    >>> int(view.fit(x).labels_.sum())
+    20
+    """
+
+    def __init__(self, detector: ARCSMDetector):
+        self.detector = detector
+
+    @property
+    def contamination(self) -> float | str:
+        """The share of outliers among the rows of `fit`."""
+        return self.detector.contamination
+
+    def fit(self, X: Any, y: Any = None) -> "PyODView":
+        """Learn what is normal from the rows of X; y is not used."""
+        self.detector.fit(X)
+        return self
+
+    @property
+    def decision_scores_(self) -> np.ndarray:
+        """The scores of the rows of `fit`."""
+        check_is_fitted(self.detector)
+        return -self.detector.training_scores_
+
+    @property
+    def threshold_(self) -> float:
+        """The score above which a row is an outlier."""
+        check_is_fitted(self.detector)
+        return -self.detector.offset_
+
+    @property
+    def labels_(self) -> np.ndarray:
+        """1 for each row of `fit` that is an outlier, 0 for the others."""
+        return (self.decision_scores_ > self.threshold_).astype(np.int64)
+
+    def decision_function(self, X: Any) -> np.ndarray:
+        """Return the scores of other rows: the higher, the more unusual."""
+        return -self.detector.score_samples(X)
+
+    def predict(self, X: Any) -> np.ndarray:
+        """Return 1 for each row that is an outlier, 0 for the others."""
+        return (self.decision_function(X) > self.threshold_).astype(np.int64)
+
+    def fit_predict(self, X: Any, y: Any = None) -> np.ndarray:
+        """Learn from the rows of X and return their labels."""
+        return self.fit(X).labels_
+
+
+def check_contamination(contamination: Any) -> None:
+    """Refuse a contamination that is neither "auto" nor a share of the rows."""
+    if isinstance(contamination, str) and contamination == "auto":
+        return
+    number = isinstance(contamination, Number) and not isinstance(contamination, bool)
+    if not number or not 0 < contamination <= 0.5:
+        raise InputError(
+            'expected contamination as "auto" or as a share above 0 and up to 0.5, got'
+            f" {contamination!r}; leave it out if the rows are normal"
+        )
+
+
+def _numbers_as_they_are(table: Table) -> dict[str, str]:
+    """Return "linear" for each column of numbers.
+
+    As whole numbers, or within bounds, they would have values that cannot be, of which a density
+    says no more than that; and tails that are made normal look near however far they reach.
+    """
+    return {name: "linear" for name, values in table.columns.items() if values.dtype.kind in "fi"}
+
+
+def _default_steps(rows: int) -> int:
+    """Return the steps of the training: unusual rows are told apart long before it converges."""
+    return 500 if rows < 2000 else 1000
+
+
+def _vary(table: Table) -> bool:
+    """Return whether two rows of a table differ."""
+    return any(bool((values != values[0]).any()) for values in table.columns.values())
+
+
+def _fit_again(
+    first: ARCSMDensity, table: Table, progress: Callable[[Progress], None] | None
+) -> ARCSMDensity:
+    """Return a density fitted to other rows, given as a table, with the columns of the first."""
+    second: ARCSMDensity = clone(first).fit_resumable(table, progress=progress)
+    second.frame_ = first.frame_
+    if not hasattr(first, "feature_names_in_"):
+        del second.feature_names_in_
+    return second
+
+
+def _density_of(model: TabularModel, *, frame: bool, named: bool) -> ARCSMDensity:
+    """Return the density that a detector was saved with, as far as scores need it."""
+    density = ARCSMDensity()
+    density.model_, density.frame_ = model, frame
+    density.columns_, density.order_ = model.columns.describe(), model.order
+    density.held_out_ = np.empty(0, dtype=np.int64)
+    density.n_features_in_ = len(model.columns.names)
+    if named:
+        density.feature_names_in_ = np.array(model.columns.names, dtype=object)
+    return density

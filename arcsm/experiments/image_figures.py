@@ -1,0 +1,96 @@
+"""Figures of experiments on images: samples side by side, and points on one line for each case."""
+
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from arcsm.experiments.ticks import plain_log_ticks
+from arcsm.plots.canvas import add_legend, add_title, dress
+from arcsm.plots.palette import INK, MODEL, MUTED, RULE
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+
+# Dots of an inch with which the runner writes figures: pixels of grids then stay whole.
+_DOTS = 160
+# Inches around grids, and above them for titles.
+_MARGIN, _BETWEEN, _TOP = 0.15, 0.25, 0.62
+
+
+def grid_figure(panels: Mapping[str, np.ndarray], *, title: str) -> "Figure":
+    """Return pictures, uint8 (height, width, channels), beside one another, each with its name."""
+    from matplotlib.figure import Figure
+
+    sizes = [(picture.shape[1] / _DOTS, picture.shape[0] / _DOTS) for picture in panels.values()]
+    width = sum(size[0] for size in sizes) + _BETWEEN * (len(sizes) - 1) + 2 * _MARGIN
+    height = max(size[1] for size in sizes) + _TOP + _MARGIN
+    figure = Figure(figsize=(width, height))
+    figure.text(
+        _MARGIN / width,
+        1 - 0.1 / height,
+        title,
+        va="top",
+        fontsize=11,
+        color=INK,
+        parse_math=False,
+    )
+    left = _MARGIN
+    for (name, picture), (wide, high) in zip(panels.items(), sizes, strict=True):
+        ax = figure.add_axes((left / width, _MARGIN / height, wide / width, high / height))
+        shown = picture[..., 0] if picture.shape[-1] == 1 else picture
+        ax.imshow(shown, cmap="gray", vmin=0, vmax=255, interpolation="nearest", aspect="auto")
+        ax.set_axis_off()
+        ax.set_title(name, loc="left", fontsize=9.5, color=MUTED, pad=4, parse_math=False)
+        left += wide + _BETWEEN
+    return figure
+
+
+def points_figure(
+    values: Mapping[str, Mapping[str, Sequence[float | None]]],
+    *,
+    x: str,
+    title: str,
+    log_x: bool = False,
+) -> "Figure":
+    """Return a chart with a line for each case, and on it the values of each of the series.
+
+    The last series is what the others are compared with, and has the colour of the model.
+    """
+    from matplotlib.figure import Figure
+
+    cases = list(next(iter(values.values())))
+    figure = Figure(figsize=(7.5, 1.3 + 0.42 * len(cases)), layout="constrained")
+    ax = figure.add_subplot()
+    dress(ax)
+    ax.grid(axis="x", color=RULE, linewidth=0.8)
+    ax.set_axisbelow(True)
+    handles = []
+    for index, of in enumerate(values.values()):
+        last = index == len(values) - 1
+        points = [
+            (value, place)
+            for place, case in enumerate(cases)
+            for value in of[case]
+            if value is not None
+        ]
+        handles += ax.plot(
+            [point[0] for point in points],
+            [point[1] for point in points],
+            linestyle="",
+            marker="o" if last else "D",
+            markersize=7 if last else 6,
+            color=MODEL if last else INK,
+            markerfacecolor=MODEL if last else "white",
+        )
+    ax.set_yticks(range(len(cases)), cases, color=INK, parse_math=False)
+    ax.set_ylim(len(cases) - 0.5, -0.5)
+    if log_x:
+        ax.set_xscale("log")
+        plain_log_ticks(ax.xaxis, dense=False)
+    else:
+        ax.set_xlim(left=0)
+    ax.set_xlabel(x, color=INK, parse_math=False)
+    add_title(ax, title)
+    add_legend(figure, handles, list(values), loc="outside lower right", ncols=len(values))
+    return figure

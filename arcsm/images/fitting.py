@@ -1,0 +1,197 @@
+"""Fitting images: from pixels to a trained model, in a run that can be interrupted."""
+
+import math
+import os
+from collections.abc import Callable, Mapping
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from arcsm.autoregressive import TrainableModel
+from arcsm.baselines import PixelMixture
+from arcsm.data.images import Images, dequantise
+from arcsm.devices import check_device
+from arcsm.errors import InputError
+from arcsm.images.cells import HIGHEST, LEVELS, Flips, PixelCells, WholeLevels, to_rows
+from arcsm.images.memory import within_memory
+from arcsm.images.model import ImageModel
+from arcsm.images.networks import build_density
+from arcsm.images.settings import PAPER_LEVELS, ImageSettings
+from arcsm.images.tracking import tracking
+from arcsm.model import ARCSM
+from arcsm.train import History, Progress, TrainConfig, fit, fit_staged
+
+# Images of a grid that is drawn during the training.
+_SHOWN = 16
+
+
+def fit_images(
+    images: Images | np.ndarray,
+    settings: ImageSettings | None = None,
+    *,
+    device: torch.device | str = "cpu",
+    directory: str | os.PathLike[str] | None = None,
+    resume: bool = False,
+    progress: Callable[[Progress], None] | None = None,
+    track: str | os.PathLike[str] | None = None,
+    prepared: Mapping[str, Any] | None = None,
+) -> ImageModel:
+    """Learn the density of `images`, an array of uint8 (n, height, width, channels) or `Images`.
+
+    With a `directory` the state of the training is kept there, and `resume` goes on from it to the
+    same bits, with the same images and settings. `progress` is called after each look at the
+    held-out images. `track` is a folder for TensorBoard: loss curves, and now and then a grid of
+    images, drawn from the same noise each time, in at most a tenth of the time. `prepared` is kept
+    with the model (see `ImageModel`).
+    """
+    given = settings or ImageSettings()
+    check_device(device)
+    pixels, name = _checked(images)
+    height, width, channels = pixels.shape[1:]
+    shape = (height, width, channels)
+    chosen = given.filled(name, device)
+    density = build_density(chosen, shape, name=name, deviation=_deviation(pixels, chosen))
+    density = density.to(device)
+    model = ImageModel(density, shape, chosen, name, prepared=dict(prepared or {}))
+    rows = _rows(pixels, chosen)
+    config = chosen.training(len(rows))
+    draw = None if chosen.staged else lambda: model.sample(_SHOWN, seed=chosen.seed)
+    spread, augment = _spread(density, chosen), Flips(shape) if chosen.flips else None
+    with tracking(track, draw) as tracker:
+
+        def tell(state: Progress) -> None:
+            tracker(state)
+            if progress is not None:
+                progress(state)
+
+        def train() -> ImageModel:
+            if chosen.staged and isinstance(density, ARCSM):
+                return _fit_stages(
+                    model,
+                    density,
+                    rows,
+                    config,
+                    augment=augment,
+                    directory=directory,
+                    resume=resume,
+                    tell=tell,
+                )
+            history = fit(
+                density,
+                rows,
+                config,
+                spread=spread,
+                augment=augment,
+                directory=directory,
+                resume=resume,
+                progress=tell,
+            )
+            return replace(model, history=history)
+
+        return within_memory(train, density, rows, config, spread=spread is not None)
+
+
+def _checked(images: Images | np.ndarray) -> tuple[np.ndarray, str]:
+    """Return the pixels and what they are called."""
+    if isinstance(images, Images):
+        pixels, name = images.pixels, images.name
+    else:
+        pixels, name = Images(images, None, "images", "all").pixels, "images"
+    if pixels.shape[3] not in (1, 3):
+        raise InputError(
+            f"expected images of 1 channel (grey) or 3 (colour), got {pixels.shape[3]};"
+            " convert them"
+        )
+    if len(pixels) < 2:
+        raise InputError(f"expected at least two images, got {len(pixels)}; add some")
+    return pixels, name
+
+
+def _deviation(pixels: np.ndarray, settings: ImageSettings) -> float:
+    """Return the deviation of the entries of rows, all of them together.
+
+    By counting levels: in float64 without an array of that size.
+    """
+    counts = np.bincount(pixels.reshape(-1), minlength=LEVELS).astype(np.float64)
+    share, levels = counts / counts.sum(), np.arange(LEVELS)
+    mean = float(share @ levels)
+    variance = float(share @ (levels - mean) ** 2)
+    if variance == 0:
+        raise InputError(
+            f"expected images that differ, got {int(mean)} everywhere; pass other images"
+        )
+    if settings.noise == "paper":  # which is uniform over a level
+        return math.sqrt(variance + 1 / 12) / LEVELS
+    return math.sqrt(variance) / HIGHEST
+
+
+def _rows(pixels: np.ndarray, settings: ImageSettings) -> Tensor:
+    """Return what is trained on.
+
+    The paper's pixels are dequantised once: noise σ_L, which is several levels, comes anew at
+    every step.
+    """
+    if settings.noise != "paper":
+        return to_rows(pixels)
+    return dequantise(pixels, seed=settings.seed)
+
+
+def _spread(
+    density: TrainableModel, settings: ImageSettings
+) -> Callable[[Tensor], tuple[Tensor, Tensor]] | None:
+    """Return the rule by which targets are spread over their cells."""
+    if settings.noise == "paper" or isinstance(density, PixelMixture):
+        return None
+    return PixelCells() if isinstance(density, ARCSM) else WholeLevels()
+
+
+def _fit_stages(
+    model: ImageModel,
+    density: ARCSM,
+    rows: Tensor,
+    config: TrainConfig,
+    *,
+    augment: Flips | None,
+    directory: str | os.PathLike[str] | None,
+    resume: bool,
+    tell: Callable[[Progress], None],
+) -> ImageModel:
+    """Train one network after the other, and tell of them as of one training."""
+    seen: list[Progress] = []
+    current, before = 1, 0.0  # the stage, and the seconds of those before it
+
+    def tell_stage(stage: int, state: Progress) -> None:
+        nonlocal current, before
+        if stage != current:
+            current, before = stage, seen[-1].seconds if seen else 0.0
+        told = replace(
+            state,
+            step=(stage - 1) * config.steps + state.step,
+            steps=PAPER_LEVELS * config.steps,
+            seconds=before + state.seconds,
+            done=(stage - 1 + state.done) / PAPER_LEVELS,
+        )
+        seen.append(told)
+        tell(told)
+
+    staged = fit_staged(
+        density,
+        rows,
+        config,
+        augment=augment,
+        directory=directory,
+        resume=resume,
+        progress=tell_stage,
+    )
+    history = History(
+        training=[(state.step, state.loss) for state in seen],
+        validation=[(s.step, s.validation) for s in seen if s.validation is not None],
+        # The weights are those of every stage's best look at the held-out images.
+        best_step=seen[-1].step if seen else 0,
+        steps=seen[-1].step if seen else 0,
+        seconds=seen[-1].seconds if seen else 0.0,
+    )
+    return replace(model, density=staged, history=history)

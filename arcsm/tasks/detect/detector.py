@@ -1,0 +1,269 @@
+"""Outlier scores from the conditional scores of a fitted model; higher is always more unusual.
+
+Of a row, each model of the ensemble gives a score s_d for every column at every noise level σ: by
+how much, and in which direction, the column is off what those before it in the order let expect,
+seen at the scale σ. From these and from the density,
+
+- "multiscale": the vector of σ s_d over seven levels, all columns and all models, and beside them
+  the row itself, as its scores would be if each column were normal and alone; of this the mean
+  distance to its nearest neighbours among the vectors of training rows. The default. Scores see
+  what does not fit together; the row itself sees what lies far out, or between clusters.
+- "nll": −log q(x), in nats and in the units of the table.
+- "csm": Σ ½ (σ s_d)² + σ² ∂s_d/∂x_d, the integrand of composite score matching (Eq. 5 of the
+  paper), over few levels. A single pass of the first model alone, and the fastest.
+- "typicality": |−log q(x) − its mean over training rows|: too likely is unusual as well.
+- "h": −Σ s_d at the smallest level, minus the paper's h(x). Of images, the unusual ones have the
+  smaller h; of tables it says little.
+
+A value that a model has no place for (a category never seen, a constant that differs) counts as
+rare as one in n + 1, n being the number of training rows: log(n + 1) nats, or, for scores and
+distances, the deviation of a normal column that is as rare.
+"""
+
+import copy
+import math
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from statistics import NormalDist
+from typing import Any
+
+import numpy as np
+import torch
+
+from arcsm.columns.checks import check_same_columns
+from arcsm.data.table import Table
+from arcsm.errors import CheckpointError, InputError
+from arcsm.model import ARCSM
+from arcsm.tabular import TabularModel
+from arcsm.tabular.pieces import ROWS
+from arcsm.tasks.detect.explain import VALUES, column_surprise, typical_values
+from arcsm.tasks.detect.novel import Familiar, make_familiar
+from arcsm.tasks.detect.passes import scaled_jets
+
+METHODS = ("auto", "multiscale", "nll", "csm", "typicality", "h")
+DEFAULT = "multiscale"
+
+# From coarser than the data to finer than what a few hundred rows can show.
+LEVELS = (2.0, 1.0, 0.5, 0.25, 0.12, 0.06, 0.03)
+FEW_LEVELS = (1.0, 0.25)
+NEIGHBOURS = 5
+# Training rows whose vectors are kept: more of them hardly change what is near.
+_REFERENCE = 4000
+# A neighbour this much closer than they usually are is the row itself, and not counted: so training
+# rows and others are judged alike.
+_ITSELF = 1e-3
+# Up to this many numbers are evaluated in double precision, in which it does not matter which other
+# rows are in the batch.
+_PRECISE = 20_000
+# A value this many deviations out is as far as any; beyond, float32 would overflow.
+_FARTHEST = 1e9
+# No log-density is less than minus this: "impossible" would be no number to compare.
+_LEAST_LOG = 1e30
+# Numbers in the vectors that neighbours are searched for at one time.
+_NUMBERS = 2**24
+
+
+def check_method(method: Any) -> None:
+    """Refuse a method that there is none of."""
+    if method not in METHODS:
+        raise InputError(
+            f"expected a method among {', '.join(METHODS)}, got {method!r}; choose one of these"
+        )
+
+
+class Detector:
+    """Outlier scores of rows under a model; built by `learn` from the model and training rows.
+
+    `state` holds the arrays that were learned: all that, beside the model, a copy needs.
+    """
+
+    def __init__(self, model: TabularModel, method: str, state: Mapping[str, np.ndarray]):
+        check_method(method)
+        self.model, self.method, self.state = model, method, dict(state)
+        try:
+            self._rows = int(self.state["rows"])
+            self._values = {name: self.state[f"values.{name}"] for name in model.chained}
+            needed = {
+                "multiscale": ("reference", "spacing", "units", "neighbours"),
+                "typicality": ("mean",),
+            }
+            for name in needed.get(self._method, ()):
+                _ = self.state[name]
+        except KeyError as error:
+            raise CheckpointError(
+                f"expected all that a detector has learned, got nothing called {error};"
+                " restore it from a copy or fit it again"
+            ) from error
+        self._indices: dict[Any, Any] = {}
+
+    @property
+    def _method(self) -> str:
+        return DEFAULT if self.method == "auto" else self.method
+
+    @classmethod
+    def learn(
+        cls,
+        model: TabularModel,
+        table: Table,
+        *,
+        method: str = "auto",
+        neighbours: int = NEIGHBOURS,
+        seed: int = 0,
+    ) -> "Detector":
+        """Take from training rows what the scores of other rows are compared with.
+
+        `neighbours` are those that "multiscale" takes the mean distance to. Rows that lie close to
+        fewer others than that are unusual, so that more of them see through unusual rows that
+        form a group.
+        """
+        check_method(method)
+        chosen = np.random.default_rng(seed).permutation(table.rows)[:_REFERENCE]
+        some = make_familiar(model.columns, table.take(np.sort(chosen)))
+        state: dict[str, np.ndarray] = {"rows": np.array(table.rows)}
+        for name, values in typical_values(model, some.encoded.point).items():
+            state[f"values.{name}"] = values
+        if method in ("auto", "multiscale"):
+            units = _units(some)
+            reference = _vectors(model.members, units, some).astype(np.float32)
+            # As large a share of the rows that are kept, but for the few that it takes anyway.
+            count = max(NEIGHBOURS, -(-neighbours * len(reference) // table.rows))
+            state |= {"units": units, "reference": reference}
+            state |= {"spacing": np.array(_spacing(reference)), "neighbours": np.array(count)}
+        if method == "typicality":
+            state["mean"] = np.array(_nll(model, some).mean())
+        return cls(model, method, state)
+
+    def outlier_score(self, table: Table) -> np.ndarray:
+        """Return a number for each row, the higher the more unusual (rows,)."""
+        score, chains = _SCORES[self._method], self._chains(table.rows)
+        parts = [score(self, piece, chains) for piece in self._pieces(table)]
+        return np.concatenate([np.empty(0), *parts])
+
+    def explain(self, table: Table) -> np.ndarray:
+        """Return the surprise of each column given the others, in nats (rows, columns)."""
+        chains = self._chains(table.rows * VALUES)
+        parts = [np.empty((0, len(self.model.columns.names)))]
+        for piece in self._pieces(table):
+            surprise = column_surprise(self.model, _points(piece), self._values, chains)
+            parts.append(np.where(piece.novel, math.log(self._rows + 1), surprise))
+        return np.concatenate(parts)
+
+    def _pieces(self, table: Table) -> Iterator[Familiar]:
+        """Yield some rows at a time, once all of them were found to be complete."""
+        columns = self.model.columns
+        check_same_columns(table, {c["name"]: c["type"] for c in columns.config["columns"]})
+        for start in range(0, table.rows, ROWS):
+            yield make_familiar(columns, table.take(slice(start, start + ROWS)))
+
+    def _chains(self, rows: int) -> list[ARCSM]:
+        """Return the models in the precision that suits so many rows."""
+        if rows * self.model.columns.scalars > _PRECISE:
+            return self.model.members
+        return [copy.deepcopy(chain).double() for chain in self.model.members]
+
+    # The methods
+
+    def _multiscale(self, piece: Familiar, chains: Sequence[ARCSM]) -> np.ndarray:
+        vectors = _vectors(chains, self.state["units"], piece)
+        pieces = np.array_split(vectors, max(1, -(-vectors.size // _NUMBERS)))
+        index = self._index(vectors.dtype)
+        distance = np.concatenate([index.kneighbors(some)[0] for some in pieces])
+        itself = distance[:, 0] <= _ITSELF * float(self.state["spacing"])
+        others = np.where(itself[:, None], distance[:, 1:], distance[:, :-1])
+        # As if each new value were a column of its own, in which all training rows agree.
+        extra = piece.novel.sum(1) * 2 * _mean_square(LEVELS) * self._rarity**2
+        return np.sqrt(np.square(others.astype(np.float64)) + extra[:, None]).mean(1)
+
+    def _index(self, dtype: Any) -> Any:
+        """Return the training rows' vectors, ready to be searched, in the precision asked for."""
+        if dtype not in self._indices:
+            reference = self.state["reference"].astype(dtype)
+            self._indices[dtype] = _search(reference, int(self.state["neighbours"]))
+        return self._indices[dtype]
+
+    def _nll(self, piece: Familiar, chains: Sequence[ARCSM]) -> np.ndarray:
+        return _nll(self.model, piece) + piece.novel.sum(1) * math.log(self._rows + 1)
+
+    def _typicality(self, piece: Familiar, chains: Sequence[ARCSM]) -> np.ndarray:
+        return np.abs(self._nll(piece, chains) - float(self.state["mean"]))
+
+    def _csm(self, piece: Familiar, chains: Sequence[ARCSM]) -> np.ndarray:
+        score, bend = scaled_jets(chains[0], _tensor(piece, chains[0]), FEW_LEVELS)
+        found = (score.double().square() / 2 + bend).mean(1).sum(-1).cpu().numpy()
+        extra = piece.novel.sum(1) * _mean_square(FEW_LEVELS) / 2 * self._rarity**2
+        return np.asarray(found + extra)
+
+    def _h(self, piece: Familiar, chains: Sequence[ARCSM]) -> np.ndarray:
+        total = np.zeros(len(piece.novel))
+        for chain in chains:
+            level = chain.noise.sigma_min
+            score, _ = scaled_jets(chain, _tensor(piece, chain), [level])
+            total -= (score.double()[:, 0].sum(-1) / level).cpu().numpy() / len(chains)
+        return total + piece.novel.sum(1) * self._rarity
+
+    @property
+    def _rarity(self) -> float:
+        """The deviation that one in n + 1 values of a normal column exceeds, on either side."""
+        return -NormalDist().inv_cdf(0.5 / (self._rows + 1))
+
+
+_SCORES: dict[str, Callable[[Detector, Familiar, Sequence[ARCSM]], np.ndarray]] = {
+    "multiscale": Detector._multiscale,
+    "nll": Detector._nll,
+    "csm": Detector._csm,
+    "typicality": Detector._typicality,
+    "h": Detector._h,
+}
+
+
+def _mean_square(levels: Sequence[float]) -> float:
+    """Return the mean over levels of (σ s)² of a standard normal column at 1: s = −1/(1 + σ²)."""
+    return float(np.mean([(level / (1 + level**2)) ** 2 for level in levels]))
+
+
+def _units(piece: Familiar) -> np.ndarray:
+    """Return mean and standard deviation of each scalar (2, scalars)."""
+    points = _points(piece)
+    deviation = points.std(0)
+    return np.stack([points.mean(0), np.where(deviation > 0, deviation, 1.0)])
+
+
+def _vectors(chains: Sequence[ARCSM], units: np.ndarray, piece: Familiar) -> np.ndarray:
+    """Return σ s_d over levels, columns and models, and the row itself (rows, entries).
+
+    Scores are divided by the root of the number of levels and models, so that the distance of two
+    rows does not depend on these.
+    """
+    share = 1 / math.sqrt(len(LEVELS) * len(chains))
+    parts = []
+    for chain in chains:
+        score, _ = scaled_jets(chain, _tensor(piece, chain), LEVELS)
+        parts.append((score * share).flatten(1).cpu().numpy())
+    itself = (_points(piece) - units[0]) / units[1] * math.sqrt(_mean_square(LEVELS))
+    return np.concatenate([*parts, itself.astype(parts[0].dtype)], axis=1)
+
+
+def _search(reference: np.ndarray, neighbours: int) -> Any:
+    """Return what finds a row's neighbours, and one more in case that one is the row itself."""
+    from sklearn.neighbors import NearestNeighbors
+
+    count = min(neighbours + 1, len(reference))
+    return NearestNeighbors(n_neighbors=count, algorithm="brute").fit(reference)
+
+
+def _spacing(reference: np.ndarray) -> float:
+    """Return how far from each other neighbours usually are."""
+    some = reference[:: max(1, len(reference) // 500)]
+    return float(np.median(_search(reference, NEIGHBOURS).kneighbors(some)[0][:, -1]))
+
+
+def _nll(model: TabularModel, piece: Familiar) -> np.ndarray:
+    """Return −log q of each row; finite, though a number beyond all bounds may be large."""
+    return -np.maximum(model.log_prob(piece.table), -_LEAST_LOG)
+
+
+def _points(piece: Familiar) -> np.ndarray:
+    return np.clip(piece.encoded.point, -_FARTHEST, _FARTHEST)
+
+
+def _tensor(piece: Familiar, chain: ARCSM) -> torch.Tensor:
+    return torch.from_numpy(_points(piece)).to(chain.device, chain.dtype)

@@ -1,0 +1,368 @@
+"""Anomalies in tables: ARCSMDetector beside eight detectors of PyOD.
+
+    export ARCSM_DATA=...                          # the folder of data sets, see arcsm/data/sets.py
+    python benchmarks/detect.py --jobs 16          # writes results/detect.json
+    python benchmarks/detect.py --unsupervised     # writes results/detect-unsupervised.json
+    python benchmarks/detect.py --choose           # writes results/detect-choose.json
+    python benchmarks/detect.py --explain          # writes results/detect-explain.json
+    python benchmarks/detect.py --speed            # writes results/detect-speed.json
+
+The rows are those of benchmarks/anomalies.py. The detectors of PyOD have its defaults and get
+columns standardised by the training rows; ARCSMDetector has its defaults and gets the rows as they
+are. Where anomalies are left in the training rows it is told so by contamination=0.1, the default
+of PyOD, to whose detectors it makes no difference. The score is the area under the ROC curve
+(AUROC) of the test rows. One fit of ARCSMDetector serves all of its methods: "arcsm" is the
+default, "arcsm nll" and so on are the others.
+
+--choose judges the methods on the tasks that the default was chosen by, none of them an ADBench
+set. --explain replaces one column of normal test rows by a draw from its marginal, and counts how
+often that column is found: by `explain`, by the largest conditional z-score of a Gaussian fitted to
+the training rows, and by the largest marginal z-score. PyOD is needed: pip install 'arcsm[bench]'.
+
+Every process computes on one thread, but for --speed. Finished jobs are kept in a file of JSON
+lines beside the output; --resume goes on from there.
+"""
+
+import argparse
+import json
+import math
+import multiprocessing
+import os
+import sys
+import time
+from collections.abc import Mapping, Sequence
+from concurrent.futures import ProcessPoolExecutor, as_completed
+from dataclasses import asdict
+from importlib.metadata import PackageNotFoundError, version
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from anomalies import CHOICE, Task, adbench_task, auroc, choice_task, corrupted_columns
+from outlier_rivals import RIVALS, Scores, conditional_z, rival_scores, scale_of
+from rows import speed_table
+from threadpoolctl import threadpool_limits
+from verdicts import Entry, Key, print_table, summarise, told
+
+from arcsm import ARCSMDetector
+from arcsm.data.sets import ADBENCH
+from arcsm.errors import InputError
+from arcsm.results import Metric, current_commit, current_hardware, write_result
+from arcsm.tasks.detect import METHODS
+
+DEFAULT = "arcsm"
+OWN = {DEFAULT: "auto", **{f"arcsm {m}": m for m in METHODS if m not in ("auto", "multiscale")}}
+FINDERS = ("arcsm", "Gaussian", "marginal")
+EXPLAINED = 200  # corrupted rows of each set
+UNKNOWN = 0.1  # the contamination of rows of which it is not known, which is the default of PyOD
+
+
+# One job: a set, a seed, and a group of methods that share a fit
+
+
+def run_job(
+    mode: str, name: str, seed: int, group: str, commit: str, path: Path, end: float
+) -> list[Entry] | None:
+    """Fit and judge; a failure is a result as well. None if it is too late to begin."""
+    if time.time() > end:
+        return None
+    task = load(mode, name, seed)
+    start = time.monotonic()
+    try:
+        mixed = mode == "unsupervised"
+        found = (
+            explained(task, seed) if mode == "explain" else judged(task, group, seed, mixed=mixed)
+        )
+    except Exception as error:
+        reason = f"{type(error).__name__}: {error}".splitlines()[0][:300]
+        took = time.monotonic() - start
+        methods = FINDERS if mode == "explain" else methods_of(group)
+        kinds = ["corrupted"] if mode == "explain" else task.kinds
+        found = [(method, kind, None, took, 0.0, reason) for method in methods for kind in kinds]
+    entries = [
+        Entry(
+            set=name,
+            seed=seed,
+            method=method,
+            kind=kind,
+            value=value,
+            rows=len(task.train),
+            columns=task.train.shape[1],
+            tested=len(task.test),
+            fit_seconds=fit_seconds,
+            score_seconds=score_seconds,
+            commit=commit,
+            reason=reason,
+        )
+        for method, kind, value, fit_seconds, score_seconds, reason in found
+    ]
+    # All lines in one write, so that processes do not write into each other's.
+    lines = "".join(json.dumps(asdict(entry)) + "\n" for entry in entries)
+    with path.open("ab", buffering=0) as file:
+        file.write(lines.encode())
+    return entries
+
+
+def load(mode: str, name: str, seed: int) -> Task:
+    """Return the rows of a job."""
+    if mode == "choose":
+        return choice_task(name, seed)
+    return adbench_task(name, seed, unsupervised=mode == "unsupervised")
+
+
+def methods_of(group: str) -> list[str]:
+    """Return the methods that one job of a group judges."""
+    return list(OWN) if group == DEFAULT else [group]
+
+
+Found = tuple[str, str, float | None, float, float, str | None]
+
+
+def judged(task: Task, group: str, seed: int, *, mixed: bool = False) -> list[Found]:
+    """Return the AUROC of each method of a group on each kind of anomaly.
+
+    If the training rows are `mixed`, with anomalies among them, ARCSMDetector is told so.
+    """
+    if group == DEFAULT:
+        scores, took = arcsm_scores(task, seed, UNKNOWN if mixed else "auto")
+    else:
+        scores, took = rival_scores(task, group)
+    found: list[Found] = []
+    for method, (outlier_score, seconds) in scores.items():
+        for kind in task.kinds:
+            some = (task.kind == kind) | (task.kind == "normal")
+            area = auroc(outlier_score[some], task.kind[some] == kind)
+            bad = "scores that are not finite" if math.isnan(area) else None
+            found.append((method, kind, None if bad else area, took, seconds, bad))
+    return found
+
+
+def arcsm_scores(task: Task, seed: int, contamination: float | str) -> tuple[Scores, float]:
+    """Return the outlier scores of each method from one fit, with seconds, and those of the fit."""
+    start = time.monotonic()
+    fitted = ARCSMDetector(contamination=contamination, random_state=seed).fit(task.train)
+    fit_seconds = time.monotonic() - start
+    scores: Scores = {}
+    for name, method in OWN.items():
+        detector = fitted if method == "auto" else fitted.with_method(method, task.train)
+        start = time.monotonic()
+        scores[name] = (-detector.score_samples(task.test), time.monotonic() - start)
+    return scores, fit_seconds
+
+
+def explained(task: Task, seed: int) -> list[Found]:
+    """Return how often the corrupted column is the first that each way names."""
+    rows, column = corrupted_columns(task, EXPLAINED, seed)
+    start = time.monotonic()
+    detector = ARCSMDetector(random_state=seed).fit(task.train)
+    fit_seconds = time.monotonic() - start
+    named = {"arcsm": detector.explain(rows).argmax(1)}
+    seconds = time.monotonic() - start - fit_seconds
+    named["Gaussian"] = conditional_z(task.train, rows).argmax(1)
+    named["marginal"] = np.abs((rows - task.train.mean(0)) / scale_of(task.train)).argmax(1)
+    return [
+        (
+            method,
+            "corrupted",
+            float((named[method] == column).mean()),
+            fit_seconds if method == "arcsm" else 0.0,
+            seconds if method == "arcsm" else 0.0,
+            None,
+        )
+        for method in FINDERS
+    ]
+
+
+# All jobs
+
+
+def read_entries(path: Path) -> dict[Key, list[Entry]]:
+    """Return what an interrupted run has finished, by set, seed and group."""
+    done: dict[Key, list[Entry]] = {}
+    lines = path.read_text(encoding="utf-8").splitlines() if path.is_file() else []
+    for line in lines:
+        try:
+            entry = Entry(**json.loads(line))
+        except (ValueError, TypeError):  # the line during which the run was interrupted
+            continue
+        group = DEFAULT if entry.method in OWN or entry.kind == "corrupted" else entry.method
+        done.setdefault((entry.set, entry.seed, group), []).append(entry)
+    return done
+
+
+def _one_thread() -> None:
+    torch.set_num_threads(1)
+    threadpool_limits(1)
+
+
+def run(
+    mode: str,
+    jobs: Sequence[Key],
+    done: dict[Key, list[Entry]],
+    *,
+    processes: int,
+    path: Path,
+    end: float,
+    commit: str,
+) -> None:
+    """Work off the jobs that are not yet done, and enter what they find in `done`."""
+    left = [job for job in jobs if job not in done]
+    size = {(name, seed): load(mode, name, seed).train.size for name, seed, _ in left}
+    # The longest first: fits of networks, of many numbers.
+    left.sort(key=lambda job: (job[2] != DEFAULT, -size[job[:2]]))
+    # Fresh processes: threads of a copied one would hang.
+    context = multiprocessing.get_context("spawn")
+    os.environ["OMP_NUM_THREADS"] = "1"
+    pool = ProcessPoolExecutor(processes, mp_context=context, initializer=_one_thread)
+    try:
+        futures = [pool.submit(run_job, mode, *job, commit, path, end) for job in left]
+        for count, future in enumerate(as_completed(futures), 1):
+            entries = future.result()
+            if entries is None:
+                continue
+            first = entries[0]
+            group = DEFAULT if first.method in OWN or mode == "explain" else first.method
+            done[first.set, first.seed, group] = entries
+            print(f"[{count}/{len(futures)}] {told(entries)}", flush=True)
+    finally:
+        # After an interruption: what has not begun shall not begin.
+        pool.shutdown(cancel_futures=True)
+
+
+# Speed
+
+
+def measure_speed(seed: int, rows: int, scored: int) -> list[Metric]:
+    """Return the seconds to fit and score so many rows, and rows a second of each method."""
+    train, unseen = speed_table(rows, seed), speed_table(scored, seed + 1000)
+    labels: dict[str, Any] = {"seed": seed, "columns": train.shape[1], "rows": rows}
+    start = time.monotonic()
+    detector = ARCSMDetector(random_state=seed).fit(train)
+    fitted = time.monotonic()
+    detector.score_samples(train)
+    both = time.monotonic()
+    metrics = [
+        Metric("fit", fitted - start, unit="s", n=1, labels=labels),
+        Metric("fit and score", both - start, unit="s", n=1, labels=labels),
+    ]
+    for name, method in OWN.items():
+        way = detector if method == "auto" else detector.with_method(method, train)
+        way.score_samples(unseen[:100])  # the first calls of a process are slower
+        start = time.monotonic()
+        way.score_samples(unseen)
+        speed = scored / (time.monotonic() - start)
+        about = {**labels, "method": name, "rows": scored}
+        metrics.append(Metric("score_samples", speed, unit="rows/s", n=1, labels=about))
+    some = unseen[:50]
+    start = time.monotonic()
+    detector.explain(some)
+    speed = len(some) / (time.monotonic() - start)
+    metrics.append(Metric("explain", speed, unit="rows/s", n=1, labels=labels))
+    return metrics
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    modes = parser.add_mutually_exclusive_group()
+    for mode in ("unsupervised", "choose", "explain", "speed"):
+        modes.add_argument(f"--{mode}", dest="mode", action="store_const", const=mode)
+    parser.set_defaults(mode="detect")
+    parser.add_argument("--sets", nargs="+", help="ADBench sets, or tasks of --choose; all of them")
+    parser.add_argument("--methods", nargs="+", choices=[DEFAULT, *RIVALS], metavar="NAME")
+    parser.add_argument("--seeds", type=int, nargs="+", default=[0, 1, 2, 3, 4])
+    parser.add_argument("--jobs", type=int, default=1, help="processes, of one thread each")
+    parser.add_argument("--limit", type=float, default=math.inf, help="begin no job after seconds")
+    parser.add_argument("--resume", action="store_true", help="keep the jobs of a run cut short")
+    parser.add_argument("--speed-rows", type=int, default=10_000)
+    parser.add_argument("--speed-scored", type=int, default=40_000)
+    parser.add_argument("-o", "--output", help="by default as said above")
+    arguments = parser.parse_args()
+    mode, seeds = arguments.mode, arguments.seeds
+    started, commit = time.monotonic(), current_commit()
+    title = "detect" if mode == "detect" else f"detect-{mode}"
+    output = Path(arguments.output or f"results/{title}.json")
+    settings: dict[str, Any] = {"estimator": ARCSMDetector().get_params()}
+    if mode == "speed":
+        threads = current_hardware()["cores"]
+        torch.set_num_threads(threads)
+        metrics = []
+        for seed in seeds:
+            measured = measure_speed(seed, arguments.speed_rows, arguments.speed_scored)
+            print("  ".join(f"{m.name} {m.value:.1f} {m.unit}" for m in measured), flush=True)
+            metrics += measured
+        settings |= {"threads": threads}
+    else:
+        metrics = _judge(arguments, output, settings, commit)
+    write_result(
+        output,
+        experiment=title,
+        metrics=metrics,
+        seeds=seeds,
+        settings=settings,
+        seconds=time.monotonic() - started,
+        commit=commit,
+    )
+
+
+def _judge(
+    arguments: argparse.Namespace,
+    output: Path,
+    settings: dict[str, Any],
+    commit: Mapping[str, Any],
+) -> list[Metric]:
+    """Run all jobs of a mode; return their metrics and complete the settings."""
+    mode, seeds = arguments.mode, arguments.seeds
+    known = tuple(CHOICE) if mode == "choose" else ADBENCH
+    sets = arguments.sets or list(known)
+    unknown = [name for name in sets if name not in known]
+    if unknown:
+        raise InputError(f"expected --sets among {', '.join(known)}, got {', '.join(unknown)}")
+    groups = [DEFAULT] if mode == "explain" else arguments.methods or [DEFAULT, *RIVALS]
+    output.parent.mkdir(parents=True, exist_ok=True)
+    path = output.with_name(f".{output.name}l.partial")
+    if not arguments.resume:
+        path.unlink(missing_ok=True)
+    jobs = [(name, seed, group) for name in sets for seed in seeds for group in groups]
+    done = {key: found for key, found in read_entries(path).items() if key in set(jobs)}
+    kept = len(done)
+    run(
+        mode,
+        jobs,
+        done,
+        processes=arguments.jobs,
+        path=path,
+        end=time.time() + arguments.limit,
+        commit=commit["id"] + ("-dirty" if commit["dirty"] else ""),
+    )
+    methods = [method for group in groups for method in methods_of(group)]
+    methods = list(FINDERS) if mode == "explain" else methods
+    ranked = [method for method in methods if method == DEFAULT or method not in OWN]
+    what = "top-1" if mode == "explain" else "AUROC"
+    rivals = [method for method in methods if method in RIVALS]
+    metrics = summarise(done, methods, seeds, what, ranked, rivals)
+    print_table(done, methods, metrics)
+    settings |= {
+        "sets": sets,
+        "jobs not finished": [list(job) for job in jobs if job not in done],
+        "methods": methods,
+        "threads": 1,
+        "resumed": kept,
+        "commits": sorted({entry.commit for found in done.values() for entry in found}),
+        "pyod": _version("pyod"),
+    }
+    return metrics
+
+
+def _version(name: str) -> str:
+    try:
+        return version(name)
+    except PackageNotFoundError:
+        return "not installed"
+
+
+if __name__ == "__main__":
+    try:
+        main()
+    except InputError as error:
+        sys.exit(f"error: {error}")

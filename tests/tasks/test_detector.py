@@ -1,0 +1,180 @@
+"""Outlier scores of rows under a model whose every score is a closed form."""
+
+import math
+
+import numpy as np
+import pytest
+import torch
+from scipy import stats
+
+from arcsm.columns import Columns
+from arcsm.conditional import Noise
+from arcsm.data.table import Table, as_table
+from arcsm.ensemble import Ensemble
+from arcsm.errors import CheckpointError, InputError
+from arcsm.model import ARCSM
+from arcsm.tabular import TabularModel
+from arcsm.tasks.detect import METHODS, Detector
+from arcsm.tasks.detect import detector as module
+
+
+def rows(count: int, seed: int, dims: int = 2) -> np.ndarray:
+    return np.random.default_rng(seed).normal(size=(count, dims)) * 3 + 10
+
+
+def normal_chain(points: np.ndarray, **options: object) -> ARCSM:
+    """Return a model of independent columns, each normal with the moments of `points`."""
+    chain = ARCSM.made(points.shape[1], hidden=(8,), noise=Noise(3.0, 0.01), seed=0, **options)
+    chain.head.normal_at = None
+    with torch.no_grad():
+        chain.head.output.weight.zero_()
+        chain.head.output.bias.zero_()
+        chain.head.output.bias[-1] = -30.0
+    chain.standardise(torch.from_numpy(points))
+    return chain
+
+
+def model_of(x: np.ndarray, members: int = 1) -> TabularModel:
+    table = as_table(x)
+    columns = Columns.learn(table, kinds=dict.fromkeys(table.names, "linear"))
+    points = columns.encode(table).point
+    chains = [normal_chain(points) for _ in range(members)]
+    return TabularModel(columns, chains[0] if members == 1 else Ensemble(chains))
+
+
+TRAIN, TEST = rows(300, 0), rows(40, 1)
+
+
+def standard(x: np.ndarray) -> np.ndarray:
+    return (x - TRAIN.mean(0)) / TRAIN.std(0)
+
+
+@pytest.fixture(scope="module")
+def model() -> TabularModel:
+    return model_of(TRAIN)
+
+
+def score(model: TabularModel, method: str, x: np.ndarray, **options: object) -> np.ndarray:
+    detector = Detector.learn(model, as_table(TRAIN), method=method, **options)
+    return detector.outlier_score(as_table(x))
+
+
+def test_negative_log_likelihood(model: TabularModel) -> None:
+    expected = -stats.norm(TRAIN.mean(0), TRAIN.std(0)).logpdf(TEST).sum(1)
+    np.testing.assert_allclose(score(model, "nll", TEST), expected, rtol=0.02)
+    mean = score(model, "nll", TRAIN).mean()
+    np.testing.assert_allclose(score(model, "typicality", TEST), np.abs(expected - mean), atol=0.1)
+
+
+def test_the_integrand_of_score_matching(model: TabularModel) -> None:
+    """Of a normal column of variance 1 with noise σ: s = −z/(1 + σ²), s' = −1/(1 + σ²)."""
+    z = standard(TEST)
+    expected = np.mean(
+        [(z * s / (1 + s**2)) ** 2 / 2 - s**2 / (1 + s**2) for s in module.FEW_LEVELS],
+        axis=0,
+    ).sum(1)
+    np.testing.assert_allclose(score(model, "csm", TEST), expected, rtol=1e-3, atol=1e-4)
+
+
+def test_minus_the_sum_of_scores(model: TabularModel) -> None:
+    expected = (standard(TEST) / (1 + 0.01**2)).sum(1)
+    np.testing.assert_allclose(score(model, "h", TEST), expected, rtol=1e-3, atol=1e-4)
+
+
+def neighbour_distance(z: np.ndarray, reference: np.ndarray, count: int) -> np.ndarray:
+    distance = np.linalg.norm(z[:, None] - reference[None], axis=-1)
+    return np.sort(distance, axis=1)[:, :count].mean(1)
+
+
+@pytest.mark.parametrize("members", [1, 3])
+def test_distances_of_vectors_of_scores(members: int) -> None:
+    """Scores are z times σ/(1 + σ²), and the row counts as much as all of them together."""
+    weight = math.sqrt(2 * np.mean([(s / (1 + s**2)) ** 2 for s in module.LEVELS]))
+    expected = weight * neighbour_distance(standard(TEST), standard(TRAIN), 5)
+    found = score(model_of(TRAIN, members), "multiscale", TEST)
+    np.testing.assert_allclose(found, expected, rtol=1e-3)
+    more = weight * neighbour_distance(standard(TEST), standard(TRAIN), 40)
+    found = score(model_of(TRAIN, members), "auto", TEST, neighbours=40)
+    np.testing.assert_allclose(found, more, rtol=1e-3)
+
+
+def test_a_training_row_is_not_its_own_neighbour(model: TabularModel) -> None:
+    weight = math.sqrt(2 * np.mean([(s / (1 + s**2)) ** 2 for s in module.LEVELS]))
+    z = standard(TRAIN)
+    distance = np.sort(np.linalg.norm(z[:, None] - z[None], axis=-1), axis=1)[:, 1:6]
+    found = score(model, "multiscale", TRAIN)
+    np.testing.assert_allclose(found, weight * distance.mean(1), rtol=2e-3)
+
+
+def test_a_new_value_counts_as_a_column_of_its_own() -> None:
+    """One in n + 1 is rarer than the training rows could show."""
+    table = Table({**as_table(TRAIN).columns, "unit": np.full(300, 7)})
+    columns = Columns.learn(table, kinds={"x0": "linear", "x1": "linear"})
+    model = TabularModel(columns, normal_chain(columns.encode(table).point))
+    other = Table({**as_table(TEST).columns, "unit": np.where(np.arange(40) < 20, 7, 8)})
+    same = Table({**other.columns, "unit": np.full(40, 7)})
+    rarity = stats.norm.isf(0.5 / 301)
+    square = {s: (s / (1 + s**2)) ** 2 for s in module.LEVELS}
+    for method in METHODS:
+        detector = Detector.learn(model, table, method=method)
+        before, after = detector.outlier_score(same), detector.outlier_score(other)
+        np.testing.assert_allclose(after[:20], before[:20], rtol=1e-6)
+        if method == "nll":
+            np.testing.assert_allclose(after[20:] - before[20:], math.log(301))
+        if method == "csm":
+            extra = np.mean([square[s] for s in module.FEW_LEVELS]) / 2 * rarity**2
+            np.testing.assert_allclose(after[20:] - before[20:], extra)
+        if method == "multiscale":
+            extra = 2 * np.mean(list(square.values())) * rarity**2
+            # √(d² + extra) of each neighbour is convex in d.
+            assert (after[20:] >= np.sqrt(before[20:] ** 2 + extra) - 1e-9).all()
+            assert (after[20:] <= before[20:] + math.sqrt(extra)).all()
+    surprise = Detector.learn(model, table).explain(other)
+    np.testing.assert_allclose(surprise[:, 2], np.where(np.arange(40) < 20, 0, math.log(301)))
+
+
+def test_of_many_rows_some_are_kept(model: TabularModel, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(module, "_REFERENCE", 100)
+    detector = Detector.learn(model, as_table(TRAIN), neighbours=30)
+    assert detector.state["reference"].shape[0] == 100
+    assert detector.state["neighbours"] == 10  # as large a share
+    assert Detector.learn(model, as_table(TRAIN)).state["neighbours"] == 5
+    assert detector.state["rows"] == 300
+
+
+def test_pieces_and_precision_do_not_matter(
+    model: TabularModel, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for method in METHODS:
+        whole = score(model, method, TEST)
+        with monkeypatch.context() as patch:
+            patch.setattr(module, "ROWS", 7)
+            patch.setattr(module, "_NUMBERS", 50)
+            patch.setattr(module, "_PRECISE", 0)
+            np.testing.assert_allclose(score(model, method, TEST), whole, rtol=1e-3, atol=1e-3)
+
+
+def test_no_rows_have_no_scores(model: TabularModel) -> None:
+    detector = Detector.learn(model, as_table(TRAIN))
+    assert detector.outlier_score(as_table(TEST).take([])).shape == (0,)
+    assert detector.explain(as_table(TEST).take([])).shape == (0, 2)
+
+
+def test_a_missing_value_is_found_wherever_it_is(
+    model: TabularModel, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(module, "ROWS", 7)
+    x = TEST.copy()
+    x[33, 1] = np.nan
+    detector = Detector.learn(model, as_table(TRAIN))
+    for call in (detector.outlier_score, detector.explain):
+        with pytest.raises(InputError, match=r"'x1', got a missing value in row 33"):
+            call(as_table(x))
+
+
+def test_what_is_not_there(model: TabularModel) -> None:
+    with pytest.raises(InputError, match="expected a method among"):
+        Detector.learn(model, as_table(TRAIN), method="magic")
+    state = Detector.learn(model, as_table(TRAIN), method="nll").state
+    with pytest.raises(CheckpointError, match="nothing called 'reference'"):
+        Detector(model, "auto", state)
