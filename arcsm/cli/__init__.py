@@ -10,7 +10,7 @@ from typing import Annotated
 import typer
 
 from arcsm import __version__
-from arcsm.cli import check, demo, detect, report, reproduce, sample, score, train
+from arcsm.cli import check, demo, denoise, detect, report, reproduce, sample, score, train
 from arcsm.cli.shell import Commands
 
 __all__ = ["app", "main"]
@@ -21,7 +21,7 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
     context_settings={"help_option_names": ["-h", "--help"]},
 )
-for module in (train, sample, score, detect, check, demo, reproduce, report):
+for module in (train, sample, score, detect, denoise, check, demo, reproduce, report):
     module.add_to(app)
 
 

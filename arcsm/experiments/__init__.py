@@ -28,6 +28,8 @@ NAMES = (
     "mnist-likelihood",
     "toy-samples",
     "image-samples",
+    "image-denoising",
+    "ood",
     "image-speed",
     "csm-dsm-mix",
 )

@@ -1,0 +1,301 @@
+"""`arcsm denoise` and `arcsm complete`: images without their noise, and what lies below their top.
+
+Both take a picture or a folder of pictures, and a model that was trained on clean ones of the same
+size.
+"""
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from arcsm.cli import options
+from arcsm.cli.options import Device, Json, Quiet, Seed, Voice, examples, prose
+from arcsm.cli.shell import check_place, check_writable, writing
+from arcsm.errors import InputError
+
+if TYPE_CHECKING:
+    import numpy as np
+
+    from arcsm.data import Images
+    from arcsm.images import ImageModel
+
+DENOISE = prose("""Remove noise from a picture, or from those of a folder.
+
+The model was trained on clean images of the same size. Each scalar becomes the mean of its
+posterior, given what was observed of it and the scalars around it. --method map, draw or particles
+gives other estimates, langevin and single-step those of the paper.""")
+DENOISE_EXAMPLES = examples(
+    "arcsm denoise noisy.png clean.png --model photos --noise salt-and-pepper:0.1",
+    "arcsm denoise noisy clean --model digits --noise gaussian:0.6",
+    "arcsm denoise noisy.png other.png --model digits --noise gaussian:0.6 --method draw --seed 7",
+)
+COMPLETE = prose("""Draw what lies below the top of a picture, or of each in a folder.
+
+The result is a picture with a line for each image: its top, on a grey ground, and the draws.""")
+COMPLETE_EXAMPLES = examples(
+    "arcsm complete digit.png completed.png --model digits --rows half --draws 4",
+    "arcsm complete faces completed.png --model faces --rows 12",
+)
+_GROUND = 128  # where nothing is known
+
+In = Annotated[
+    Path, typer.Argument(metavar="IN", help="A picture, a folder or a .zip.", show_default=False)
+]
+ModelOption = Annotated[
+    Path,
+    typer.Option("--model", "-m", metavar="DIR", help="A directory that `arcsm train` wrote."),
+]
+Force = Annotated[bool, typer.Option("--force", help="Replace an output that is there.")]
+
+
+def add_to(app: typer.Typer) -> None:
+    """Add the commands."""
+    app.command("denoise", help=DENOISE, epilog=DENOISE_EXAMPLES)(denoise)
+    app.command("complete", help=COMPLETE, epilog=COMPLETE_EXAMPLES)(complete)
+
+
+def denoise(
+    source: In,
+    output: Annotated[
+        Path,
+        typer.Argument(
+            metavar="OUT",
+            help="A .png file for a picture, a folder for several.",
+            show_default=False,
+        ),
+    ],
+    model: ModelOption,
+    noise: Annotated[
+        str,
+        typer.Option(
+            "--noise",
+            metavar="KIND:NUMBER",
+            help="salt-and-pepper:SHARE, the share of scalars that became black or white; or"
+            " gaussian:SIGMA, its deviation for pixels from -1 to 1.",
+        ),
+    ],
+    method: Annotated[
+        str,
+        typer.Option(
+            "--method",
+            metavar="NAME",
+            help="mean, map, draw, particles, langevin, single-step; auto is mean.",
+        ),
+    ] = "auto",
+    views: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--view",
+            metavar="NAME",
+            help="Pool what the model says of the image as it is (none) and mirrored (left-right,"
+            " up-down, both). Once for each.  \\[default: those it was trained on]",
+            show_default=False,
+        ),
+    ] = None,
+    force: Force = False,
+    seed: Seed = 0,
+    device: Device = "cpu",
+    quiet: Quiet = False,
+    as_json: Json = False,
+) -> None:
+    """Clean pictures and write them."""
+    from arcsm.tasks.images import Denoising, denoise_images, parse_noise
+
+    voice = Voice(quiet=quiet, as_json=as_json)
+    corruption = parse_noise(noise)
+    how = Denoising(method, views=views or None)
+    several = not _is_file(source)
+    _check_output(output, model, source, force=force, folder=several)
+    loaded = _load(model, device)
+    images, names = _read(source, loaded)
+    reporter = voice.reporter()
+    with reporter.rows("denoising", len(images)) as advance:
+        clean = denoise_images(loaded, images, corruption, how, seed=seed, progress=advance)
+    _write(output, clean, names if several else None)
+    used = how.views_of(loaded)
+    voice.say(
+        f"Cleaned by {how.chosen}, views: {', '.join(used)}.",
+        f"Wrote {len(clean):,} images to {output} in {reporter.total:.1f} s.",
+    )
+    voice.result(
+        command="denoise",
+        model=str(model),
+        images=len(clean),
+        output=str(output),
+        noise=noise,
+        method=how.chosen,
+        views=list(used),
+        seconds=reporter.total,
+    )
+
+
+def complete(
+    source: In,
+    output: Annotated[Path, typer.Argument(metavar="OUT", help="A .png file.", show_default=False)],
+    model: ModelOption,
+    rows: Annotated[
+        str, typer.Option("--rows", metavar="N", help="Rows that are known: a number, or half.")
+    ] = "half",
+    draws: Annotated[
+        int, typer.Option("--draws", metavar="N", min=1, help="Completions of each image.")
+    ] = 4,
+    force: Force = False,
+    seed: Seed = 0,
+    device: Device = "cpu",
+    quiet: Quiet = False,
+    as_json: Json = False,
+) -> None:
+    """Draw completions and write them as one picture."""
+    import numpy as np
+
+    from arcsm.plots.pictures import picture_grid, save_picture
+    from arcsm.tasks.images import complete as complete_images
+
+    voice = Voice(quiet=quiet, as_json=as_json)
+    _check_output(output, model, source, force=force, folder=False)
+    loaded = _load(model, device)
+    images, _ = _read(source, loaded)
+    known = _rows(rows, loaded.shape[0])
+    reporter = voice.reporter()
+    with reporter.rows("completing", len(images) * draws) as advance:
+        drawn = complete_images(loaded, images.pixels[:, :known], draws, seed, progress=advance)
+    tops = images.pixels.copy()
+    tops[:, known:] = _GROUND
+    lines = np.concatenate([tops[:, None], drawn], 1)
+    with writing(output, "nothing was written"):
+        save_picture(output, picture_grid(lines.reshape(-1, *loaded.shape), columns=draws + 1))
+    voice.say(
+        f"Wrote {draws} completions of {len(images):,} images, of which {known} rows were known,"
+        f" to {output} in {reporter.total:.1f} s."
+    )
+    voice.result(
+        command="complete",
+        model=str(model),
+        images=len(images),
+        rows=known,
+        draws=draws,
+        output=str(output),
+        seconds=reporter.total,
+    )
+
+
+def _is_file(source: Path) -> bool:
+    """Say whether IN is a single picture."""
+    from arcsm.data.images.pictures import SUFFIXES
+
+    if not source.exists():
+        raise InputError(
+            f"expected a picture or a folder at {str(source)!r}, got nothing there; check the path"
+        )
+    return source.is_file() and source.suffix.lower() in SUFFIXES
+
+
+def _load(directory: Path, device: str) -> "ImageModel":
+    from arcsm.cli.images import load
+
+    if not options.is_of_images(directory):
+        raise InputError(
+            f"expected a model of images in {str(directory)!r}, got one of a table; pass another"
+        )
+    return load(directory, device)
+
+
+def _read(source: Path, model: "ImageModel") -> "tuple[Images, list[str]]":
+    """Return pictures of the size of the model, and their names; nothing is cut or scaled."""
+    from arcsm.cli.pictures import by_options
+    from arcsm.data import Images, read_images
+    from arcsm.data.images.decode import as_array, decode, quiet_decoders
+    from arcsm.data.images.pictures import UnreadableError, open_pictures
+    from arcsm.images.model import in_words
+
+    if _is_file(source):
+        try:
+            with quiet_decoders():
+                decoded = decode(source.read_bytes())
+            pixels = as_array(decoded, size=None, channels=None)[None]
+        except UnreadableError as error:
+            raise InputError(
+                f"expected a whole picture at {str(source)!r}, got: {error}; pass another"
+            ) from error
+        images, names = Images(pixels, None, source.name, "all"), [source.name]
+    else:
+        with by_options():
+            images = read_images(source)
+        with open_pictures(source) as pictures:
+            names = pictures.names()
+    if images.shape != model.shape:
+        raise InputError(
+            f"expected images of {in_words(model.shape)}, as the model was trained on, got"
+            f" {in_words(images.shape)} in {str(source)!r}; pass others, or another model"
+        )
+    return images, names
+
+
+def _check_output(output: Path, model: Path, source: Path, *, force: bool, folder: bool) -> None:
+    """Refuse an output that cannot be, or that is there already, before any work."""
+    from arcsm.cli.output import check_apart
+
+    if output.exists() and not force:
+        raise InputError(
+            f"expected an output that is not there yet, got {str(output)!r}; add --force to replace"
+            " it, or choose another"
+        )
+    if folder:
+        if output.exists() and not output.is_dir():
+            raise InputError(
+                f"expected a folder for the pictures of {str(source)!r}, got the file"
+                f" {str(output)!r}; choose another output"
+            )
+        _check_replaceable(output, source)
+        check_place(output)
+    else:
+        if output.suffix.lower() != ".png":
+            raise InputError(
+                f"expected an output that ends in .png, got {str(output)!r}; change it"
+            )
+        check_writable(output)
+    check_apart(output, model, str(source))
+
+
+def _check_replaceable(output: Path, source: Path) -> None:
+    """Refuse a folder that has more in it than pictures, or the very ones to be cleaned."""
+    if not output.is_dir():
+        return
+    others = [path for path in output.rglob("*") if path.is_file() and path.suffix != ".png"]
+    if others or source.resolve().is_relative_to(output.resolve()):
+        what = f"{others[0].name!r} in it" if others else "IN within it"
+        raise InputError(
+            f"expected a folder of .png files alone to be replaced, got {str(output)!r} with"
+            f" {what}; choose another output"
+        )
+
+
+def _write(output: Path, clean: "np.ndarray", names: Sequence[str] | None) -> None:
+    """Write one picture, or a folder of them under the names they came with."""
+    from arcsm.files import atomic_directory
+    from arcsm.plots.pictures import save_picture
+
+    with writing(output, "nothing was written"):
+        if names is None:
+            save_picture(output, clean[0])
+            return
+        targets = [str(Path(name).with_suffix(".png")) for name in names]
+        if len(set(targets)) < len(targets):  # a.jpg beside a.png
+            targets = [f"{name}.png" for name in names]
+        with atomic_directory(output) as folder:
+            for name, image in zip(targets, clean, strict=True):
+                (folder / name).parent.mkdir(parents=True, exist_ok=True)
+                save_picture(folder / name, image)
+
+
+def _rows(told: str, height: int) -> int:
+    """Return the number of known rows."""
+    if told == "half":
+        return height // 2
+    if not told.isdigit() or not 1 <= int(told) < height:
+        raise InputError(
+            f"expected --rows as half or a number from 1 to {height - 1}, got {told!r}; change it"
+        )
+    return int(told)

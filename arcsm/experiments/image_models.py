@@ -1,0 +1,75 @@
+"""Models of images that several pieces of an experiment share: trained once, then kept."""
+
+import hashlib
+import json
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from arcsm.data.images import Images
+from arcsm.data.images.places import user_cache
+from arcsm.experiments.image_budgets import ENDLESS
+from arcsm.images import ImageModel, ImageSettings, fit_images
+from arcsm.tasks.images.mirrors import MIRRORED
+
+
+def trained_model(
+    told: Mapping[str, Any],
+    train: Images,
+    *,
+    method: str,
+    seed: int,
+    device: str,
+    folder: str | None,
+    progress: Callable[[float], None],
+) -> tuple[ImageModel, Path]:
+    """Return a model of images, and the directory that keeps it.
+
+    `told` has "directory", that of a model which is used as it is, or None; else "settings",
+    "train_seconds" and "mirrored", the mirrored copies that are trained on. Models are kept in
+    `folder`, by default in the cache of the user, under a digest of these and of the images.
+    """
+    if told["directory"] is not None:
+        place = Path(told["directory"])
+        return ImageModel.load(place, device=device), place
+    place = _place(told, train, method, seed, folder)
+    if not place.is_dir():
+        settings = ImageSettings(
+            method=method,
+            seed=seed,
+            steps=ENDLESS,
+            max_seconds=told["train_seconds"],
+            **told["settings"][method],
+        )
+        model = fit_images(
+            with_mirrored(train, told["mirrored"]),
+            settings,
+            device=device,
+            progress=lambda now: progress(now.done),
+            prepared={MIRRORED: list(told["mirrored"])},
+        )
+        place.parent.mkdir(parents=True, exist_ok=True)
+        model.save(place)
+    return ImageModel.load(place, device=device), place
+
+
+def with_mirrored(images: Images, mirrored: list[str]) -> Images:
+    """Return the images and, after them, copies of them, upside down and from left to right."""
+    pixels = images.pixels
+    if "up-down" in mirrored:
+        pixels = np.concatenate([pixels, pixels[:, ::-1]])
+    if "left-right" in mirrored:
+        pixels = np.concatenate([pixels, pixels[:, :, ::-1]])
+    return Images(np.ascontiguousarray(pixels), None, images.name, images.part, images.note)
+
+
+def _place(
+    told: Mapping[str, Any], train: Images, method: str, seed: int, folder: str | None
+) -> Path:
+    known = {"told": told, "method": method, "seed": seed}
+    digest = hashlib.sha256(json.dumps(known, sort_keys=True, default=list).encode())
+    digest.update(np.ascontiguousarray(train.pixels).data)
+    base = user_cache() / "arcsm" / "models" if folder is None else Path(folder)
+    return base / f"{train.name}-{method}-{seed}-{digest.hexdigest()[:12]}"

@@ -1,0 +1,159 @@
+"""Unusual images: a number for each, and a map of the pixels to blame."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import torch
+
+from arcsm.data.images import Images
+from arcsm.errors import InputError
+from arcsm.images import ImageModel
+from arcsm.images.cells import to_rows
+from arcsm.model import ARCSM
+from arcsm.tasks.images.judges import JUDGES, WITHOUT_SCORES, Judge, make_judge
+from arcsm.tasks.images.levels import Bins, log_probabilities
+from arcsm.tasks.images.statistics import LEVELS, Statistics, gather
+
+METHODS = ("auto", *JUDGES)
+DEFAULT = "neighbours"
+# Training images that are compared with: more of them hardly change what is usual.
+_REFERENCE = 5000
+
+
+@dataclass(frozen=True, eq=False)
+class HeatMap:
+    """What each pixel adds to −log P of its image, in nats, and what it was expected to add.
+
+    `surprise` (images, height, width) adds up to −log P. `expected` is the entropy of the model's
+    distribution of the pixel given those before it: where a picture is rough much is expected.
+    """
+
+    surprise: np.ndarray
+    expected: np.ndarray
+
+    @property
+    def excess(self) -> np.ndarray:
+        """How much more surprising a pixel is than expected: 0 on average in images drawn."""
+        return np.asarray(self.surprise - self.expected)
+
+
+class ImageDetector:
+    """How unusual images are, compared with training images; `method` is one of `METHODS`.
+
+    "auto" is "neighbours", and for a model trained by maximum likelihood "typicality"; see `judges`
+    for what each does. `sigma` is the noise level of "h" or
+    "csm", one of `levels`.
+    """
+
+    def __init__(
+        self,
+        model: ImageModel,
+        method: str = "auto",
+        *,
+        levels: Sequence[float] | None = None,
+        sigma: float | None = None,
+        seed: int = 0,
+    ):
+        if method not in METHODS:
+            raise InputError(
+                f"expected a method among {', '.join(METHODS)}, got {method!r}; choose one of these"
+            )
+        scored = isinstance(model.density, ARCSM)
+        if method == "auto":
+            method = DEFAULT if scored else "typicality"
+        if not scored and method not in WITHOUT_SCORES:
+            raise InputError(
+                f"expected a method among {', '.join(WITHOUT_SCORES)} for a model without scores,"
+                f" got {method!r}; choose one, or train by score matching in one network"
+            )
+        self.model, self.method, self.seed = model, method, seed
+        self.levels = _levels_of(model) if levels is None else _checked_levels(levels, model)
+        self._judge: Judge = make_judge(method, sigma=sigma, seed=seed)
+        self._fitted = False
+
+    def fit(self, train: Images | np.ndarray) -> "ImageDetector":
+        """Take from training images what others are compared with; 5,000 of them, if there are."""
+        pixels = self.model.checked(train)
+        chosen = np.random.default_rng(self.seed).permutation(len(pixels))[:_REFERENCE]
+        return self.fit_statistics(self.statistics(pixels[np.sort(chosen)]))
+
+    def score(self, images: Images | np.ndarray) -> np.ndarray:
+        """Return a number for each image (n,), the higher the more unusual."""
+        if not self._fitted:  # before the work
+            self._refuse()
+        return self.score_statistics(self.statistics(images))
+
+    def statistics(self, images: Images | np.ndarray) -> Statistics:
+        """Return what the method needs of images: passes that several methods can share."""
+        return gather(
+            self.model,
+            self.model.checked(images),
+            levels=self.levels,
+            likelihood=self.method not in ("h", "csm", "csm-typicality"),
+            scores=self.method not in WITHOUT_SCORES,
+        )
+
+    def fit_statistics(self, train: Statistics) -> "ImageDetector":
+        """Do what `fit` does, with statistics of training images."""
+        self._judge.learn(train)
+        self._fitted = True
+        return self
+
+    def score_statistics(self, images: Statistics) -> np.ndarray:
+        """Do what `score` does, with statistics of images."""
+        if not self._fitted:
+            self._refuse()
+        return self._judge.judge(images)
+
+    @torch.no_grad()
+    def heat_map(self, images: Images | np.ndarray) -> HeatMap:
+        """Return which pixels make images improbable; it needs no training images.
+
+        For a model of exact levels that was trained by score matching.
+        """
+        chain: Any = self.model.density
+        if not isinstance(chain, ARCSM) or self.model.settings.noise != "fine":
+            raise InputError(
+                "expected a model trained by score matching with fine noise for a heat map, got"
+                f" {type(chain).__name__}; train one"
+            )
+        pixels = self.model.checked(images)
+        surprise = -self.model.log_prob_terms(pixels).sum(3)
+        expected = np.empty(pixels.shape)
+        for index, image in enumerate(pixels):
+            rows = to_rows(image[None]).to(chain.shift)
+            contexts = chain.context(chain.context_inputs(rows))[0]
+            # All scalars of a model of images share their units.
+            log_p = log_probabilities(chain, contexts, 0, Bins()).double()
+            entropy = -(log_p.exp() * log_p).sum(1)
+            expected[index] = entropy.cpu().numpy().reshape(self.model.shape)
+        return HeatMap(surprise, expected.sum(3))
+
+    def _refuse(self) -> None:
+        raise InputError(
+            "expected a detector that has seen training images, got one that has not; call fit"
+        )
+
+
+def _levels_of(model: ImageModel) -> tuple[float, ...]:
+    """Return those of `LEVELS` that a model knows; of a ladder its own, as it knows no others."""
+    noise = getattr(model.density, "noise", None)
+    if noise is None:
+        return LEVELS
+    if noise.levels is not None:
+        return tuple(noise.ladder())
+    return tuple(level for level in LEVELS if noise.sigma_min <= level <= noise.sigma_max)
+
+
+def _checked_levels(levels: Sequence[float], model: ImageModel) -> tuple[float, ...]:
+    told = tuple(float(level) for level in levels)
+    noise = getattr(model.density, "noise", None)
+    least, most = (0.0, float("inf")) if noise is None else (noise.sigma_min, noise.sigma_max)
+    if not told or not all(least <= level <= most for level in told):
+        raise InputError(
+            f"expected noise levels from {least:g} to {most:g}, those of the model, got {told};"
+            " choose others"
+        )
+    return told

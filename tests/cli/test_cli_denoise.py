@@ -1,0 +1,146 @@
+"""Noise removed and pictures completed on the command line."""
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from PIL import Image
+
+from arcsm.conditional import Noise
+from arcsm.images import ImageModel, ImageSettings
+from arcsm.model import ARCSM
+
+Run = Callable[..., Any]
+PEPPER = ("--noise", "salt-and-pepper:0.2")
+
+
+def make_model(path: Path, shape: tuple[int, int, int]) -> Path:
+    chain = ARCSM.made(
+        int(np.prod(shape)), hidden=(8,), noise=Noise(3.0, 0.05), shared_units=True, seed=0
+    )
+    with torch.no_grad():
+        chain.shift.fill_(0.5)
+        chain.scale.fill_(0.2)
+    ImageModel(chain, shape, ImageSettings(network="made", flips=False)).save(path)
+    return path
+
+
+@pytest.fixture(scope="module")
+def model(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return make_model(tmp_path_factory.mktemp("models") / "grey", (4, 5, 1))
+
+
+def draw(path: Path, shape: tuple[int, ...] = (4, 5), seed: int = 0) -> Path:
+    pixels = np.random.default_rng(seed).integers(60, 200, shape, dtype=np.uint8)
+    pixels[0, 0], pixels[1, 2] = 0, 255
+    path.parent.mkdir(parents=True, exist_ok=True)
+    Image.fromarray(pixels).save(path)
+    return path
+
+
+def opened(path: Path) -> np.ndarray:
+    with Image.open(path) as image:
+        return np.asarray(image)
+
+
+def test_a_picture_is_cleaned_where_it_may_be_spoiled(
+    run: Run, model: Path, tmp_path: Path
+) -> None:
+    noisy, clean = draw(tmp_path / "noisy.png"), tmp_path / "clean.png"
+    result = run("denoise", noisy, clean, "--model", model, *PEPPER)
+    assert result.exit_code == 0, result.output
+    assert "Cleaned by mean, views: none." in result.stderr
+    before, after = opened(noisy), opened(clean)
+    assert before.shape == after.shape
+    changed = before != after
+    assert changed[0, 0] and changed[1, 2] and changed.sum() == 2
+
+
+def test_the_pictures_of_a_folder_keep_their_names(
+    run: Run, fails: Run, model: Path, tmp_path: Path
+) -> None:
+    for name in ("b.png", "a.bmp", "within/c.png"):
+        draw(tmp_path / "noisy" / name)
+    out = tmp_path / "clean"
+    words = ("denoise", tmp_path / "noisy", out, "--model", model, *PEPPER, "--method", "draw")
+    result = run(*words, "--seed", 4, "--json")
+    told = json.loads(result.stdout)
+    assert told["images"] == 3 and told["method"] == "draw" and told["views"] == ["none"]
+    found = sorted(path.relative_to(out).as_posix() for path in out.rglob("*.png"))
+    assert found == ["a.png", "b.png", "within/c.png"]
+    assert "--force" in fails(*words)
+    assert run(*words, "--force").exit_code == 0
+    (out / "notes.txt").write_text("mine")
+    assert "notes.txt" in fails(*words, "--force") and (out / "notes.txt").exists()
+
+
+def test_what_is_there_is_not_overwritten_unasked(
+    run: Run, fails: Run, model: Path, tmp_path: Path
+) -> None:
+    noisy, clean = draw(tmp_path / "noisy.png"), tmp_path / "clean.png"
+    clean.write_bytes(b"precious")
+    words = ("denoise", noisy, clean, "--model", model, *PEPPER)
+    assert "--force" in fails(*words) and clean.read_bytes() == b"precious"
+    assert run(*words, "--force").exit_code == 0 and opened(clean).shape == (4, 5)
+    # Not even then what is to be cleaned.
+    fails("denoise", noisy, noisy, "--model", model, *PEPPER, "--force")
+    folder = tmp_path / "pictures"
+    draw(folder / "noisy" / "one.png")
+    line = fails("denoise", folder / "noisy", folder, "--model", model, *PEPPER, "--force")
+    assert "IN within it" in line and (folder / "noisy" / "one.png").exists()
+
+
+def test_bad_input_is_one_sentence(fails: Run, model: Path, csv: Path, tmp_path: Path) -> None:
+    noisy, out = draw(tmp_path / "noisy.png"), tmp_path / "out.png"
+
+    def line(source: Path, *words: object, to: Path = out, by: Path = model) -> str:
+        return str(fails("denoise", source, to, "--model", by, *words))
+
+    assert "5 x 4 pixels" in line(draw(tmp_path / "large.png", (5, 5)), *PEPPER)
+    assert "in colour" in line(draw(tmp_path / "colour.png", (4, 5, 3)), *PEPPER)
+    assert "below 1" in line(noisy, "--noise", "salt-and-pepper:1.5")
+    assert "sigma above 0" in line(noisy, "--noise", "gaussian:0")
+    assert "salt-and-pepper:SHARE" in line(noisy, "--noise", "rain")
+    assert "method among" in line(noisy, *PEPPER, "--method", "magic")
+    assert "views among" in line(noisy, *PEPPER, "--view", "askew")
+    assert "ends in .png" in line(noisy, *PEPPER, to=tmp_path / "out.jpg")
+    assert "nothing there" in line(tmp_path / "missing.png", *PEPPER)
+    (tmp_path / "torn.png").write_bytes(noisy.read_bytes()[:40])
+    assert "whole picture" in line(tmp_path / "torn.png", *PEPPER)
+    (tmp_path / "empty").mkdir()
+    empty = line(tmp_path / "empty", *PEPPER, to=tmp_path / "none")
+    assert "no file that ends in" in empty
+    assert "directory of a model" in line(noisy, *PEPPER, by=tmp_path / "nowhere")
+    assert not out.exists() and not (tmp_path / "none").exists()
+
+
+def test_completions_stand_beside_what_was_known(
+    run: Run, fails: Run, model: Path, tmp_path: Path
+) -> None:
+    source, out = draw(tmp_path / "whole.png"), tmp_path / "completed.png"
+    words = ("complete", source, out, "--model", model, "--draws", 3)
+    result = run(*words, "--rows", 1)
+    assert result.exit_code == 0 and "3 completions of 1 images" in result.stderr
+    # A line of four images, each 16 times enlarged, with gaps of 2.
+    picture, own = opened(out), opened(source)
+    side, gap = 16, 2
+    assert picture.shape == (4 * side + 2 * gap, 4 * (5 * side + gap) + gap)
+    small = np.stack(
+        [
+            picture[gap + side // 2 :: side, gap + i * (5 * side + gap) + side // 2 :][
+                :4, : 5 * side : side
+            ]
+            for i in range(4)
+        ]
+    )
+    assert (small[:, 0] == own[0]).all() and (small[0, 1:] == 128).all()
+    assert not np.array_equal(small[1], small[2])
+    assert "--force" in fails(*words)
+    out.unlink()
+    for rows in ("0", "4", "most"):
+        assert "--rows as half or a number from 1 to 3" in fails(*words, "--rows", rows)
+    assert "rows" in json.loads(run(*words, "--json").stdout)
