@@ -24,6 +24,7 @@ on a few cores, gpu needs a GPU, and paper is the paper's own settings where it 
 EXAMPLES = examples(
     "arcsm reproduce --list",
     "arcsm reproduce toy-samples --budget cpu",
+    "arcsm reproduce vae --data mnist --latent 8 --method csm --budget gpu",
     "arcsm reproduce all --budget gpu --seconds 540",
 )
 
@@ -67,6 +68,24 @@ def reproduce(
             help="Run so many pieces side by side; not where times are what is measured.",
         ),
     ] = 1,
+    data: Annotated[
+        str | None,
+        typer.Option(
+            "--data", metavar="NAME", help="Only pieces on this data set.", show_default=False
+        ),
+    ] = None,
+    latent: Annotated[
+        int | None,
+        typer.Option(
+            "--latent", metavar="D", help="Only pieces with D latents.", show_default=False
+        ),
+    ] = None,
+    method: Annotated[
+        str | None,
+        typer.Option(
+            "--method", metavar="NAME", help="Only pieces of this method.", show_default=False
+        ),
+    ] = None,
     fresh: Annotated[
         bool, typer.Option("--fresh", help="Discard the pieces that are finished, and begin anew.")
     ] = False,
@@ -104,7 +123,9 @@ def reproduce(
         if without:
             voice.say(f"Without a budget {budget}, left out: {', '.join(without)}.")
         experiments = [one for one in experiments if budget in one.budgets]
-    _run(experiments, budget, device, seconds, jobs, fresh, out, voice)
+    told = {"data": data, "latent": latent, "method": method}
+    wanted = {label: value for label, value in told.items() if value is not None}
+    _run(experiments, budget, device, seconds, jobs, fresh, out, voice, wanted)
 
 
 def _run(
@@ -116,6 +137,7 @@ def _run(
     fresh: bool,
     out: Path,
     voice: Voice,
+    wanted: "dict[str, Any]",
 ) -> None:
     import time
 
@@ -139,6 +161,7 @@ def _run(
                 resume=not fresh,
                 reporter=reporter,
                 max_seconds=left,
+                **({"only": _some_pieces(experiment, budget, wanted)} if wanted else {}),
                 # Among others, one that measures times is run by itself.
                 jobs=1 if experiment.measures_time and len(experiments) > 1 else jobs,
             )
@@ -158,6 +181,25 @@ def _run(
     if refused:
         raise InputError(" — ".join(refused))
     voice.result(command="reproduce", budget=budget, written=written, unfinished=unfinished)
+
+
+def _some_pieces(experiment: "Experiment", budget: str, wanted: "dict[str, Any]") -> list[str]:
+    """Return the names of the pieces with certain labels; refuse labels that no piece has."""
+    if budget not in experiment.budgets:  # which the runner says
+        return []
+    pieces = experiment.pieces(experiment.budgets[budget])
+    found = [piece.name for piece in pieces if wanted.items() <= piece.labels.items()]
+    if not found:
+        told = " ".join(f"--{label} {value}" for label, value in wanted.items())
+        known = []
+        for label in wanted:
+            values = {str(piece.labels[label]) for piece in pieces if label in piece.labels}
+            known.append(f"--{label} {', '.join(sorted(values)) or 'for none'}")
+        raise InputError(
+            f"expected pieces of {experiment.name} under the budget {budget} with {told}, got"
+            f" none; there are {'; '.join(known)}"
+        )
+    return found
 
 
 def _list(experiments: "list[Experiment]", out: Path, voice: Voice, *, as_json: bool) -> None:

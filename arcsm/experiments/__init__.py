@@ -30,6 +30,9 @@ NAMES = (
     "image-samples",
     "image-denoising",
     "ood",
+    "vae",
+    "vae-times",
+    "entropy-gradients",
     "image-speed",
     "csm-dsm-mix",
 )

@@ -17,6 +17,9 @@ from arcsm.tasks.images import Corruption, Gaussian
 # One image, (height, width, channels) of level/255, and settings.
 Filter = Callable[..., np.ndarray]
 
+# Images of a single block, 8 pixels wide, make the package crash.
+_LEAST_SIDE = 16
+
 
 def to_uint8(values: np.ndarray) -> np.ndarray:
     """Return level/255 as levels."""
@@ -48,11 +51,10 @@ def median_of_extremes(image: np.ndarray, *, size: int) -> np.ndarray:
 def non_local_means(image: np.ndarray, *, h: float, sigma: float) -> np.ndarray:
     """Return means over places with similar surroundings (scikit-image)."""
     restoration = import_module("skimage.restoration")
-    return np.asarray(
-        restoration.denoise_nl_means(
-            image, h=h, sigma=sigma, patch_size=5, patch_distance=9, fast_mode=True, channel_axis=-1
-        )
+    found = restoration.denoise_nl_means(
+        image, h=h, sigma=sigma, patch_size=5, patch_distance=9, fast_mode=True, channel_axis=-1
     )
+    return np.asarray(found).reshape(image.shape)  # of a single channel its axis is lost
 
 
 def total_variation(image: np.ndarray, *, weight: float) -> np.ndarray:
@@ -64,9 +66,12 @@ def total_variation(image: np.ndarray, *, weight: float) -> np.ndarray:
 def block_matching(image: np.ndarray, *, sigma: float) -> np.ndarray:
     """Return the estimate of BM3D (package bm3d)."""
     bm3d = import_module("bm3d")
-    if image.shape[-1] == 3:
-        return np.asarray(bm3d.bm3d_rgb(image, sigma))
-    return np.asarray(bm3d.bm3d(image[..., 0], sigma))[..., None]
+    height, width, channels = image.shape
+    more = [(0, max(0, _LEAST_SIDE - side)) for side in (height, width)]
+    padded = np.pad(image, [*more, (0, 0)], mode="symmetric")
+    if channels == 3:
+        return np.asarray(bm3d.bm3d_rgb(padded, sigma))[:height, :width]
+    return np.asarray(bm3d.bm3d(padded[..., 0], sigma))[:height, :width, None]
 
 
 def rivals_for(noise: Corruption) -> dict[str, tuple[Filter, Mapping[str, Sequence[Any]]]]:

@@ -21,6 +21,10 @@ Raw = Mapping[str, Any]
 Settings = Mapping[str, Any]
 
 
+def _keep_silent(text: str) -> None:
+    """Say nothing."""
+
+
 @dataclass(frozen=True)
 class Claim:
     """What the paper says, in a sentence of ours, where it says so, and the number if it has one.
@@ -46,10 +50,14 @@ class Piece:
 
 @dataclass(frozen=True)
 class Place:
-    """Where a piece is run, and how it tells how far it is: `progress(share)`, from 0 to 1."""
+    """Where a piece is run, and how it tells how far it is: `progress(share)`, from 0 to 1.
+
+    `tell(text)` sets a few words that stand beside the progress, a loss for instance.
+    """
 
     device: str
     progress: Callable[[float], None]
+    tell: Callable[[str], None] = _keep_silent
 
 
 @dataclass(frozen=True)

@@ -123,12 +123,20 @@ def _run_pieces(
                     break
                 state = f"{index + 1}/{len(wanted)} {piece.name}"
 
-                def progress(share: float, index: int = index, state: str = state) -> None:
-                    show((index + min(max(share, 0.0), 1.0)) / len(wanted), state)
+                told: list[str] = []
+
+                def progress(
+                    share: float, index: int = index, state: str = state, told: list[str] = told
+                ) -> None:
+                    words = " ".join([state, *told])
+                    show((index + min(max(share, 0.0), 1.0)) / len(wanted), words)
+
+                def tell(text: str, told: list[str] = told) -> None:
+                    told[:] = [text]
 
                 progress(0.0)
                 start = time.monotonic()
-                raw = store.experiment.run(store.settings, piece, Place(device, progress))
+                raw = store.experiment.run(store.settings, piece, Place(device, progress, tell))
                 seconds = time.monotonic() - start
                 finished[piece.name] = store.add(
                     piece, raw, seconds=seconds, device=device, commit=commit

@@ -1,0 +1,285 @@
+"""VAEs with implicit encoders, trained by six estimators of the entropy gradient (Section 6).
+
+All methods have the same decoder, steps and hardware. ELBO has a normal encoder; Stein, Spectral
+and SSM a free implicit one; SSM-AR and CSM one of the form z_d = h_d(ε_d, z_<d, x), which their
+conditional scores need. The runs of a method, one for each seed, are trained side by side. MNIST is
+judged by log p(x), estimated by AIS on test images and bounded by IWAE; CelebA by FID.
+
+The bounds in the curves have a normal proposal with the moments of the encoder's draws, the same
+way for all methods: implicit encoders have no bound of their own.
+"""
+
+import math
+import statistics
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+from arcsm.experiments.experiment import Claim, Experiment, Piece, Place, Raw, Settings, Verdict
+from arcsm.experiments.image_figures import grid_figure
+from arcsm.experiments.image_parts import (
+    distances,
+    forget_former_work,
+    from_png,
+    load_features,
+    name_features,
+    reference_statistics,
+)
+from arcsm.experiments.lines import Line, line_figure
+from arcsm.experiments.summaries import over_seeds
+from arcsm.experiments.vae_budgets import BUDGETS, METHODS
+from arcsm.experiments.vae_parts import (
+    Pictures,
+    draw_pictures,
+    draw_samples,
+    measure_likelihood,
+    train_stack,
+)
+from arcsm.results import Metric
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+
+DATA = {"mnist": "MNIST", "celeba": "CelebA"}
+PAPER: dict[tuple[str, int], dict[str, float]] = {
+    ("mnist", 8): dict(zip(METHODS, (96.74, 96.90, 96.85, 95.61, 95.85, 95.02), strict=True)),
+    ("mnist", 16): dict(zip(METHODS, (91.82, 88.86, 88.76, 88.44, 88.98, 88.42), strict=True)),
+    ("celeba", 32): dict(zip(METHODS, (66.31, 108.84, 121.51, 62.50, 66.88, 62.20), strict=True)),
+}
+AIS, FID = "−log p by AIS", "FID"
+
+
+def pieces(settings: Settings) -> Sequence[Piece]:
+    """Return a piece for each set, latent size and method."""
+    return [
+        Piece(f"{table['data']}.{table['latent']}.{method}", {**table, "method": method})
+        for table in settings["tables"]
+        for method in settings["methods"]
+    ]
+
+
+def run(settings: Settings, piece: Piece, place: Place) -> Raw:
+    """Train the runs of a method, one for each seed, and judge them."""
+    data, latent, method = (piece.labels[key] for key in ("data", "latent", "method"))
+    pictures = Pictures(settings, data)
+    forget_former_work(place.device)
+    # Before an hour of training: the network of FID may not be there.
+    features = None if pictures.binary else load_features(settings, place.device)
+    stack, curve = train_stack(
+        settings,
+        pictures,
+        method,
+        latent,
+        place.device,
+        lambda share: place.progress(0.7 * share),
+        place.tell,
+    )
+    runs: list[dict[str, Any]] = []
+    for index, seed in enumerate(stack.seeds):
+        encoder, decoder = stack.run(index)
+
+        def progress(share: float, index: int = index) -> None:
+            place.progress(0.7 + 0.3 * (index + share) / len(stack.seeds))
+
+        found: dict[str, Any] = {"seed": seed}
+        if features is None:
+            found |= measure_likelihood(
+                settings, pictures, encoder, decoder, place.device, progress
+            )
+        else:
+            reference = reference_statistics(settings, pictures.train, features, place.device)
+            samples = draw_samples(pictures, decoder, settings["samples"], seed, place.device)
+            found |= {
+                **distances(settings, samples, features, reference),
+                "note": pictures.train.note,
+            }
+            found["images"] = reference.count
+        if index == 0:
+            found["pictures"] = draw_pictures(pictures, encoder, decoder, place.device)
+        runs.append(found)
+    return {
+        "data": data,
+        "latent": latent,
+        "method": method,
+        "captured": stack.captured,
+        "curve": curve,
+        "runs": runs,
+    }
+
+
+def metrics(settings: Settings, raw: Mapping[str, Raw]) -> Sequence[Metric]:
+    """Return the table of the paper, gaps to ELBO, bounds, and checks of AIS."""
+    found: list[Metric] = []
+    for table in settings["tables"]:
+        name = f"{table['data']}.{table['latent']}"
+        values: dict[str, list[float]] = {}
+        for method in settings["methods"]:
+            one = raw[f"{name}.{method}"]
+            labels = {**table, "method": method}
+            runs = one["runs"]
+            key = "ais" if table["data"] == "mnist" else "fid"
+            values[method] = [run[key] for run in runs]
+            found += _of_runs(settings, runs, labels)
+            found.append(
+                Metric(
+                    "seconds of training, all seeds side by side",
+                    one["curve"]["seconds"][-1],
+                    "s",
+                    1,
+                    labels=labels,
+                )
+            )
+        if "elbo" in values:
+            base = statistics.mean(values["elbo"])
+            found += [
+                Metric(
+                    "gap to ELBO",
+                    statistics.mean(of) - base,
+                    "nats" if table["data"] == "mnist" else "1",
+                    len(of),
+                    labels={**table, "method": method},
+                )
+                for method, of in values.items()
+                if method != "elbo"
+            ]
+    return found
+
+
+def _of_runs(
+    settings: Settings, runs: Sequence[Mapping[str, Any]], labels: Mapping[str, Any]
+) -> list[Metric]:
+    if "fid" in runs[0]:
+        against = f"{runs[0]['images']:,} training images"
+        if runs[0]["note"]:
+            against += f" ({runs[0]['note']})"
+        measured = {
+            **labels,
+            "samples": settings["samples"],
+            "against": against,
+            "features": name_features(settings),
+        }
+        return [
+            over_seeds(FID, [run["fid"] for run in runs], "1", measured),
+            over_seeds("KID", [run["kid"] for run in runs], "1", measured),
+        ]
+    of_ais = {**labels, "images": runs[0]["ais_images"]}
+    of_all = {**labels, "images": runs[0]["iwae_images"], "draws": settings["iwae_samples"]}
+    return [
+        over_seeds(AIS, [run["ais"] for run in runs], "nats", of_ais),
+        over_seeds("−log p, bound by IWAE", [run["iwae"] for run in runs], "nats", of_all),
+        over_seeds("−ELBO with a normal proposal", [run["elbo"] for run in runs], "nats", of_all),
+        over_seeds(
+            "gap of AIS from both sides, simulated images",
+            [run["gap"] for run in runs],
+            "nats",
+            labels,
+        ),
+        over_seeds("moves of AIS accepted", [run["acceptance"] for run in runs], "1", labels),
+        over_seeds(
+            "images whose AIS chains all reject", [run["stuck"] for run in runs], "1", labels
+        ),
+    ]
+
+
+def figures(settings: Settings, raw: Mapping[str, Raw]) -> "Mapping[str, Figure]":
+    """Draw bounds over steps, and samples, reconstructions and walks of every method."""
+    drawn = {}
+    for table in settings["tables"]:
+        data, latent = table["data"], table["latent"]
+        ones = {method: raw[f"{data}.{latent}.{method}"] for method in settings["methods"]}
+        title = f"{DATA[data]}, {latent} latents"
+        lines = {}
+        for method, one in ones.items():
+            curve = one["curve"]
+            points = [
+                (step, -statistics.mean(of), -max(of), -min(of))
+                for step, of in zip(curve["step"], curve["iwae"], strict=True)
+                if of and all(math.isfinite(value) for value in of)
+            ]
+            if points:
+                lines[METHODS[method]] = Line(*zip(*points, strict=True))
+        drawn[f"bounds-{data}-{latent}"] = line_figure(
+            lines,
+            x="step",
+            y=f"−log p(x), bound by {settings['validation_draws']} draws, nats",
+            title=f"{title}: validation images",
+            log_x=False,
+            log_y=False,
+        )
+        for kind, told in (
+            ("samples", "samples, none chosen"),
+            ("reconstructions", "reconstructions"),
+            ("traversal", "a row for each latent, from its 5 % to its 95 % quantile"),
+        ):
+            panels = {
+                METHODS[method]: from_png(one["runs"][0]["pictures"][kind])
+                for method, one in ones.items()
+            }
+            drawn[f"{kind}-{data}-{latent}"] = grid_figure(panels, title=f"{title}: {told}")
+    return drawn
+
+
+def verdicts(settings: Settings, metrics: Sequence[Metric]) -> Sequence[Verdict]:
+    """Say how CSM stands to the paper's figures and to the other methods."""
+    said: list[Verdict] = []
+    for table in settings["tables"]:
+        data, latent = table["data"], table["latent"]
+        title, paper = f"{DATA[data]}, {latent} latents", PAPER.get((data, latent))
+        tells = paper is not None and settings["sources"][data]["name"] == data
+        found = {
+            one.labels["method"]: one
+            for one in metrics
+            if one.name in (AIS, FID) and table.items() <= one.labels.items()
+        }
+        if "csm" not in found:
+            continue
+        own, unit = found["csm"], " nats" if data == "mnist" else ""
+        values = {method: one.value or 0.0 for method, one in found.items()}
+        if data == "mnist" and paper is not None:
+            text = f"{title}: CSM has {values['csm']:.2f} nats, the paper {paper['csm']:.2f}."
+            said.append(Verdict(values["csm"] <= paper["csm"] if tells else None, text))
+        best = min(values, key=lambda method: values[method])
+        error = math.hypot(_standard_error(own), _standard_error(found[best]))
+        listed = ", ".join(f"{METHODS[method]} {value:.2f}" for method, value in values.items())
+        text = (
+            f"{title}: {METHODS[best]} is best ({listed}{unit}); CSM is"
+            f" {values['csm'] - values[best]:.2f} behind it, with a standard error of {error:.2f}."
+        )
+        holds = values["csm"] - values[best] <= error
+        said.append(Verdict(holds if tells else None, text))
+        if paper is not None and len(values) == len(paper):
+            ours, theirs = (
+                " < ".join(METHODS[m] for m in sorted(of, key=lambda m: of[m]))
+                for of in (values, paper)
+            )
+            said.append(Verdict(None, f"{title}: the order is {ours}; the paper's {theirs}."))
+    return said
+
+
+def _standard_error(metric: Metric) -> float:
+    return 0.0 if metric.spread is None else metric.spread / math.sqrt(metric.n)
+
+
+EXPERIMENT = Experiment(
+    name="vae",
+    title="VAEs with implicit encoders",
+    question="Which estimator of the entropy gradient trains the best VAE?",
+    claims=[
+        Claim(
+            f"{METHODS[method]}, {DATA[data]} with {latent} latents.",
+            "Section 6, Table 2",
+            AIS if data == "mnist" else FID,
+            value,
+            "nats" if data == "mnist" else "1",
+            {"data": data, "latent": latent, "method": method},
+        )
+        for (data, latent), values in PAPER.items()
+        for method, value in values.items()
+    ],
+    budgets=BUDGETS,
+    pieces=pieces,
+    run=run,
+    metrics=metrics,
+    figures=figures,
+    verdicts=verdicts,
+    needs=("mnist", "celeba"),
+)

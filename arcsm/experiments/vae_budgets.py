@@ -1,0 +1,130 @@
+"""How large the experiment on VAEs is under each budget."""
+
+from typing import Any
+
+from arcsm.experiments.experiment import Settings
+from arcsm.experiments.image_parts import STAND_IN
+
+METHODS = {
+    "elbo": "ELBO",
+    "stein": "Stein",
+    "spectral": "Spectral",
+    "ssm": "SSM",
+    "ssm-ar": "SSM-AR",
+    "csm": "CSM",
+}
+# Latents of each image that the entropy is estimated from. Kernels need many; a learned field is
+# taught by as many, and its scores are centred among them.
+_PARTICLES = {"elbo": 1, "stein": 100, "spectral": 100, "ssm": 8, "ssm-ar": 8, "csm": 8}
+_MNIST = {"steps": 100_000, "batch": 128, "learning_rate": 1e-3, "evaluate_every": 2000}
+_CELEBA = {"steps": 100_000, "batch": 128, "learning_rate": 1e-4, "evaluate_every": 2000}
+_COMMON: dict[str, Any] = {
+    "assumed": (
+        "encoder of CSM (u of the noise and x, then an autoregressive stretch), score networks in"
+        " units of the posterior, likelihood of CelebA (normal, one learned deviation), particles"
+    ),
+    "binarisation": (
+        "dynamic: each training pixel is drawn as 0 or 1 with its grey level as probability, anew"
+        " in each step; test images once, by a fixed seed"
+    ),
+    "optimisers": (
+        "RMSProp with its first steps corrected (Adam without momentum, decay 0.99) for the"
+        " autoencoder; Adam for scores"
+    ),
+    "sources": {"mnist": {"name": "mnist"}, "celeba": {"name": "celeba"}},
+    "tables": [
+        {"data": "mnist", "latent": 8},
+        {"data": "mnist", "latent": 16},
+        {"data": "celeba", "latent": 32},
+    ],
+    "methods": list(METHODS),
+    "hidden": 256,
+    "width": 64,
+    "score_width": 256,
+    "training": {"mnist": _MNIST, "celeba": _CELEBA},
+    "particles": _PARTICLES,
+    "score_learning_rate": {"ssm": 1e-3, "ssm-ar": 1e-3, "csm": 1e-3},
+    "score_updates": 1,
+    "scores_before": False,
+    "compile": False,
+    "validation_images": 500,
+    "validation_draws": 50,
+    "ais": {"chains": 16, "temperatures": 1000, "leapfrog": 10, "target": 0.65},
+    "ais_images": 2000,
+    "ais_batch": 2000,
+    "simulated_images": 100,
+    "iwae_samples": 1000,
+    "iwae_batch": 500,
+    "samples": 10_000,
+    "features": {"network": "inception", "dims": 2048},
+    "feature_batch": 256,
+    "reference_images": 50_000,
+    "reference_folder": None,  # the cache of the user
+    "kid": {"subsets": 100, "subset_size": 1000, "reference": 10_000},
+    "timed_steps": 500,
+    "save_seconds": 30,
+    "seeds": [0, 1, 2],
+    "celeba_seeds": [0],  # convolutions gain nothing by being done side by side
+}
+_SMALL: dict[str, Any] = {
+    **_COMMON,
+    "sources": {
+        "mnist": {"name": STAND_IN, "side": 8, "channels": 1, "train": 160, "test": 24},
+        "celeba": {"name": STAND_IN, "side": 16, "channels": 3, "train": 96, "test": 24},
+    },
+    "tables": [{"data": "mnist", "latent": 2}, {"data": "celeba", "latent": 3}],
+    "hidden": 16,
+    "width": 8,
+    "score_width": 16,
+    "training": {
+        "mnist": {**_MNIST, "steps": 6, "batch": 8, "evaluate_every": 3},
+        "celeba": {**_CELEBA, "steps": 2, "batch": 4, "evaluate_every": 1},
+    },
+    "particles": {**dict.fromkeys(METHODS, 4), "elbo": 1},
+    "head_start": 2,
+    "validation_images": 16,
+    "validation_draws": 4,
+    "ais": {"chains": 2, "temperatures": 4, "leapfrog": 2, "target": 0.65},
+    "ais_images": 8,
+    "ais_batch": 8,
+    "simulated_images": 8,
+    "iwae_samples": 8,
+    "samples": 64,
+    "features": {"network": STAND_IN, "dims": 8},
+    "reference_images": 80,
+    "kid": {"subsets": 4, "subset_size": 20, "reference": 60},
+    "timed_steps": 2,
+    "save_seconds": 3600,
+    "seeds": [0, 1],
+    "celeba_seeds": [0, 1],
+}
+BUDGETS: dict[str, Settings] = {
+    "smoke": _SMALL,
+    "cpu": {
+        **_COMMON,
+        "tables": [{"data": "mnist", "latent": 8}],
+        "training": {"mnist": {**_MNIST, "steps": 3000, "batch": 64, "evaluate_every": 500}},
+        "particles": {**_PARTICLES, "stein": 32, "spectral": 32, "ssm": 4, "ssm-ar": 4, "csm": 4},
+        "ais": {"chains": 8, "temperatures": 200, "leapfrog": 5, "target": 0.65},
+        "ais_images": 100,
+        "ais_batch": 100,
+        "simulated_images": 20,
+        "iwae_samples": 100,
+        "iwae_batch": 250,
+        "timed_steps": 20,
+        "seeds": [0],
+    },
+    "gpu": {
+        **_COMMON,
+        # With a fifth of the steps, figures of CelebA are for the order of the methods, not for the
+        # paper's values.
+        "training": {"mnist": _MNIST, "celeba": {**_CELEBA, "steps": 20_000}},
+        # The eigenvectors of kernels of up to 32 draws are found by a far faster routine.
+        "particles": {**_PARTICLES, "spectral": 32},
+        "scores_before": True,
+    },
+    "paper": {
+        **_COMMON,
+        "score_learning_rate": {"ssm": 1e-3, "ssm-ar": 1e-3, "csm": 2e-4},
+    },
+}

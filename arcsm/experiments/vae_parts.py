@@ -1,0 +1,294 @@
+"""What the experiment on VAEs is made of: images, networks, a trained stack, and its pictures."""
+
+import hashlib
+import json
+import math
+import shutil
+import statistics
+import warnings
+from collections.abc import Callable, Mapping, Sequence
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from arcsm.data.images import Images
+from arcsm.data.images.places import user_cache
+from arcsm.errors import InputError
+from arcsm.experiments.experiment import Settings
+from arcsm.experiments.image_parts import load_data, to_png
+from arcsm.files import write_json
+from arcsm.plots.pictures import picture_grid
+from arcsm.vae import (
+    ESTIMATORS,
+    AISSettings,
+    BernoulliDecoder,
+    BinaryImages,
+    ConvolutionalBody,
+    ConvolutionalDecoder,
+    Decoder,
+    Encoder,
+    EntropyEstimator,
+    FreeEncoder,
+    GaussianEncoder,
+    ImageSource,
+    ImplicitEncoder,
+    ScaledImages,
+    VAESettings,
+    VAEStack,
+    ais,
+    binarise,
+    importance_bounds,
+    make_estimator,
+    normal_proposal,
+    reverse_ais,
+)
+
+_COLUMNS = 8
+# Columns of a traversal: normal quantiles from 5 % to 95 %.
+_TRAVERSAL = 9
+
+
+class Pictures:
+    """Training, validation and test images of a set, as its likelihood needs them."""
+
+    def __init__(self, settings: Settings, data: str):
+        train, test = load_data(settings["sources"][data])
+        held_out = settings["validation_images"]
+        if len(train) <= held_out:
+            raise InputError(
+                f"expected more than {held_out} training images of {data}, got {len(train)};"
+                " fetch the whole set"
+            )
+        self.data, self.train, self.test = data, train, test
+        self.binary = data == "mnist"
+        self.shape = train.shape
+        levels = self._levels(train)
+        kind = BinaryImages if self.binary else ScaledImages
+        self.source: ImageSource = kind(levels[:-held_out].contiguous())
+        self.validation = self._fixed(levels[-held_out:], 1)
+        self.observed = self._fixed(self._levels(test), 0)
+
+    def _levels(self, images: Images) -> Tensor:
+        pixels = torch.from_numpy(np.ascontiguousarray(images.pixels))
+        return pixels.flatten(1) if self.binary else pixels.movedim(-1, 1).contiguous()
+
+    def _fixed(self, levels: Tensor, seed: int) -> Tensor:
+        if self.binary:
+            return binarise(levels, generator=torch.Generator().manual_seed(seed))
+        return levels.float() / 127.5 - 1
+
+    def to_pixels(self, means: Tensor) -> np.ndarray:
+        """Return images that a decoder shows, as bytes (n, height, width, channels)."""
+        height, width, channels = self.shape
+        share = means if self.binary else (means + 1) / 2
+        levels = (share.clamp(0, 1) * 255).round().to(torch.uint8).cpu()
+        if self.binary:
+            return levels.view(-1, height, width, channels).numpy()
+        return levels.view(-1, channels, height, width).movedim(1, -1).contiguous().numpy()
+
+
+def seeds_of(settings: Settings, data: str) -> Sequence[int]:
+    """Return the seeds of the runs on a set."""
+    return settings["seeds"] if data == "mnist" else settings["celeba_seeds"]
+
+
+def make_parts(
+    settings: Settings, method: str, latent: int, shape: tuple[int, int, int], binary: bool
+) -> tuple[Encoder, Decoder, EntropyEstimator]:
+    """Return encoder, decoder and estimator; decoders are the same for all methods."""
+    kinds = {"elbo": GaussianEncoder, "ssm-ar": ImplicitEncoder, "csm": ImplicitEncoder}
+    kind = kinds.get(method, FreeEncoder)
+    side, _, channels = shape
+    decoder: Decoder
+    if binary:
+        pixels = math.prod(shape)
+        decoder = BernoulliDecoder(latent, pixels, hidden=settings["hidden"])
+        encoder = kind(latent, pixels, hidden=settings["hidden"])
+    else:
+        decoder = ConvolutionalDecoder(latent, channels, width=settings["width"], side=side)
+        body = ConvolutionalBody(channels, width=settings["width"], side=side)
+        encoder = kind(latent, body.features, hidden=settings["hidden"], body=body)
+    options = {"width": settings["score_width"]} if ESTIMATORS[method].learns else {}
+    return encoder, decoder, make_estimator(method, encoder, encoder.feature_dims, **options)
+
+
+def make_stack(
+    settings: Settings, pictures: Pictures, method: str, latent: int, device: str
+) -> VAEStack:
+    """Return the runs of a method, one for each seed, before their first step."""
+    told = VAESettings(
+        method=method,
+        particles=settings["particles"][method],
+        score_learning_rate=settings["score_learning_rate"].get(method, 2e-4),
+        score_updates=settings["score_updates"],
+        head_start=settings.get("head_start", 200),
+        scores_before=settings["scores_before"],
+        compile=settings["compile"],
+        **settings["training"][pictures.data],
+    )
+    make = partial(make_parts, settings, method, latent, pictures.shape, pictures.binary)
+    return VAEStack(
+        make, pictures.source, told, seeds=seeds_of(settings, pictures.data), device=device
+    )
+
+
+def train_stack(
+    settings: Settings,
+    pictures: Pictures,
+    method: str,
+    latent: int,
+    device: str,
+    progress: Callable[[float], None],
+    tell: Callable[[str], None],
+) -> tuple[VAEStack, dict[str, Any]]:
+    """Train the runs of a method; return them, and their curves with bounds on validation images.
+
+    The state is kept in the cache of the user until all is done, so that a piece that was
+    interrupted goes on.
+    """
+    stack = make_stack(settings, pictures, method, latent, device)
+    folder = _state_folder(settings, pictures.data, method, latent)
+    validation = pictures.validation.to(device)
+    bounds: dict[int, list[list[float]]] = {}
+    path = folder / "bounds.json"
+    if path.exists() and (folder / "vae.safetensors").exists():
+        bounds = {int(step): value for step, value in json.loads(path.read_text()).items()}
+
+    def look(stack: VAEStack) -> None:
+        found = [
+            bounds_of(*stack.run(i), validation, settings["validation_draws"])
+            for i in range(len(stack.seeds))
+        ]
+        bounds[stack.step] = found
+        write_json(path, {str(step): value for step, value in bounds.items()})
+        means = (statistics.mean(one[i] for one in found) for i in range(2))
+        tell("ELBO {:.2f}, IWAE {:.2f}".format(*means))
+        progress(stack.step / stack.settings.steps)
+
+    curve = stack.train(folder=folder, save_seconds=settings["save_seconds"], progress=look)
+    told = {
+        "step": curve.step,
+        "seconds": curve.seconds,
+        "loss": curve.loss,
+        "score_loss": curve.score_loss,
+        "elbo": [[one[0] for one in bounds.get(step, [])] for step in curve.step],
+        "iwae": [[one[1] for one in bounds.get(step, [])] for step in curve.step],
+    }
+    shutil.rmtree(folder, ignore_errors=True)
+    return stack, told
+
+
+def bounds_of(encoder: Encoder, decoder: Decoder, x: Tensor, samples: int) -> list[float]:
+    """Return the mean ELBO and IWAE bound of images, with a normal proposal for every encoder."""
+    generator = torch.Generator(x.device).manual_seed(0)
+    proposal = normal_proposal(encoder, x, draws=64, generator=generator)
+    found = importance_bounds(decoder, x, proposal, samples=samples, generator=generator)
+    return [found.elbo.mean().item(), found.iwae.mean().item()]
+
+
+def measure_likelihood(
+    settings: Settings,
+    pictures: Pictures,
+    encoder: Encoder,
+    decoder: Decoder,
+    device: str,
+    progress: Callable[[float], None],
+) -> dict[str, Any]:
+    """Return −log p of test images by AIS and by IWAE, and the gap of AIS on simulated images."""
+    generator = torch.Generator(device).manual_seed(0)
+    told = AISSettings(**settings["ais"])
+    observed = pictures.observed.to(device)
+    some = observed[: settings["ais_images"]]
+    with warnings.catch_warnings():  # chains that are stuck are counted
+        warnings.simplefilter("ignore", UserWarning)
+        found = [
+            ais(decoder, x, told, generator=generator, progress=progress)
+            for x in some.split(settings["ais_batch"])
+        ]
+        z = torch.randn(
+            settings["simulated_images"], decoder.dims, generator=generator, device=device
+        )
+        assert isinstance(decoder, BernoulliDecoder)
+        with torch.no_grad():
+            simulated = decoder.sample(z, generator=generator)
+        lower = ais(decoder, simulated, told, generator=generator)
+        upper = reverse_ais(decoder, simulated, z, told, generator=generator)
+    bounds = []
+    for x in observed.split(settings["iwae_batch"]):
+        proposal = normal_proposal(encoder, x, generator=generator)
+        samples = settings["iwae_samples"]
+        bounds.append(importance_bounds(decoder, x, proposal, samples=samples, generator=generator))
+    logs = torch.cat([one.log_likelihood for one in found])
+    return {
+        "ais": -logs.mean().item(),
+        "ais_error": (logs.std() / math.sqrt(len(logs))).item() if len(logs) > 1 else 0.0,
+        "ais_images": len(logs),
+        "acceptance": torch.cat([one.acceptance for one in found]).mean().item(),
+        "effective": torch.cat([one.effective for one in found]).mean().item(),
+        "stuck": int(torch.cat([one.stuck for one in found]).sum()),
+        "gap": (upper.log_likelihood - lower.log_likelihood).mean().item(),
+        "iwae": -torch.cat([one.iwae for one in bounds]).mean().item(),
+        "elbo": -torch.cat([one.elbo for one in bounds]).mean().item(),
+        "iwae_images": len(observed),
+    }
+
+
+@torch.no_grad()
+def draw_pictures(
+    pictures: Pictures, encoder: Encoder, decoder: Decoder, device: str
+) -> dict[str, str]:
+    """Return grids, as PNG in base 64: samples, reconstructions, and a walk along each latent.
+
+    Reconstructions stand below their originals where these may be shown: those of CelebA may not.
+    """
+    generator = torch.Generator(device).manual_seed(0)
+    dims, enlarge = decoder.dims, max(1, 32 // pictures.shape[0])
+    # Pictures in colour take more room in a record.
+    shown = _COLUMNS**2 if pictures.binary else _COLUMNS**2 // 2
+    z = torch.randn(shown, dims, generator=generator, device=device)
+    x = pictures.observed[: 2 * _COLUMNS].to(device)
+    eps = torch.randn(1, len(x), dims, generator=generator, device=device)
+    again = decoder.means(encoder(x, eps)[0])
+    if pictures.binary:
+        rows = zip(x.split(_COLUMNS), again.split(_COLUMNS), strict=True)
+        again = torch.cat([part for pair in rows for part in pair])
+    middle = torch.linspace(0.05, 0.95, _TRAVERSAL, device=device)
+    walked = min(dims, _COLUMNS if pictures.binary else _COLUMNS // 2)
+    walk = torch.zeros(walked, _TRAVERSAL, dims, device=device)
+    for d in range(walked):
+        walk[d, :, d] = torch.special.ndtri(middle)
+
+    def grid(means: Tensor, columns: int) -> str:
+        pixels = pictures.to_pixels(means)
+        return to_png(picture_grid(pixels, columns=columns, enlarge=enlarge, gap=1))
+
+    return {
+        "samples": grid(decoder.means(z), _COLUMNS),
+        "reconstructions": grid(again, _COLUMNS),
+        "traversal": grid(decoder.means(walk.flatten(0, 1)), _TRAVERSAL),
+    }
+
+
+@torch.no_grad()
+def draw_samples(
+    pictures: Pictures, decoder: Decoder, count: int, seed: int, device: str
+) -> np.ndarray:
+    """Return means of latents drawn from the prior, as bytes."""
+    generator = torch.Generator(device).manual_seed(seed)
+    drawn = []
+    for first in range(0, count, 500):
+        size = (min(500, count - first), decoder.dims)
+        z = torch.randn(size, generator=generator, device=device)
+        drawn.append(pictures.to_pixels(decoder.means(z)))
+    return np.concatenate(drawn)
+
+
+def _state_folder(settings: Settings, data: str, method: str, latent: int) -> Path:
+    about: Mapping[str, Any] = {**settings, "piece": [data, method, latent]}
+    text = json.dumps(about, sort_keys=True, default=list)
+    digest = hashlib.sha256(text.encode()).hexdigest()[:16]
+    return user_cache() / "arcsm" / "vae" / digest

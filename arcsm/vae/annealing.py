@@ -1,0 +1,286 @@
+"""log p(x) of a decoder by annealed importance sampling (Neal, 2001) with Hamiltonian moves.
+
+Chains go from the prior, or a normal density near the posterior, to the posterior along
+p_β(z) ∝ p₀(z)^{1−β} [p(z) p(x|z)]^β, β from 0 to 1 in steps of a sigmoid (Wu et al., 2017). The
+mean of their weights is unbiased for p(x), so that its log is a lower bound in expectation. Chains
+that go backwards from an exact draw of the posterior, which simulated data come with, give an upper
+bound (Grosse et al., 2015): the gap between both bounds the error.
+
+Steps of the moves follow the acceptance of the chains of each image towards a target. All images of
+a batch and all their chains move together.
+"""
+
+import math
+import warnings
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import torch
+from jaxtyping import Bool, Float
+from torch import Tensor
+
+from arcsm.errors import InputError
+from arcsm.vae.decoders import Decoder, log_prior
+
+Chains = Float[Tensor, "chains batch dims"]
+Weights = Float[Tensor, "chains batch"]
+
+
+@dataclass(frozen=True)
+class Normal:
+    """Normal densities, one for each x: mean and a lower triangular root of the covariance."""
+
+    mean: Float[Tensor, "batch dims"]
+    root: Float[Tensor, "batch dims dims"]
+
+    def sample(self, count: int, generator: torch.Generator | None) -> Chains:
+        """Draw."""
+        shape = (count, *self.mean.shape)
+        eps = torch.randn(shape, generator=generator, device=self.mean.device)
+        return self.mean + (self.root @ eps.to(self.mean)[..., None])[..., 0]
+
+    def log_prob(self, z: Chains) -> Weights:
+        """Return the log-density."""
+        u = torch.linalg.solve_triangular(
+            self.root, (z - self.mean).movedim(0, -1), upper=False
+        ).movedim(-1, 0)
+        return log_prior(u) - self.root.diagonal(dim1=-2, dim2=-1).log().sum(-1)
+
+
+@dataclass(frozen=True)
+class AISSettings:
+    """How chains are annealed; the values are those of the paper's set-up."""
+
+    chains: int = 16
+    temperatures: int = 1000
+    leapfrog: int = 10
+    target: float = 0.65
+    first_step: float = 0.1
+    adaptation: float = 1.02  # the factor of a step after each move
+    steepness: float = 4.0  # of the sigmoid of inverse temperatures
+
+    def __post_init__(self) -> None:
+        if min(self.chains, self.temperatures, self.leapfrog) < 1:
+            raise InputError(
+                "expected at least one chain, temperature and leapfrog step, got"
+                f" {self.chains}, {self.temperatures} and {self.leapfrog}; correct these"
+            )
+        if not (0 < self.target < 1 and self.first_step > 0 and self.adaptation >= 1):
+            raise InputError(
+                "expected a target in (0, 1), a positive first_step and an adaptation of at least"
+                f" 1, got {self.target}, {self.first_step} and {self.adaptation}; correct these"
+            )
+
+    def betas(self) -> list[float]:
+        """Return the inverse temperatures, from 0 to 1."""
+
+        def sigmoid(t: float) -> float:
+            return 1 / (1 + math.exp(-self.steepness * (2 * t - 1)))
+
+        low, high = sigmoid(0), sigmoid(1)
+        steps = range(self.temperatures + 1)
+        return [(sigmoid(i / self.temperatures) - low) / (high - low) for i in steps]
+
+
+@dataclass(frozen=True)
+class AISEstimate:
+    """What annealing says of each x.
+
+    `log_likelihood` is a lower bound in expectation, an upper one where chains went backwards.
+    `effective` is how many of the chains carry the weight, `acceptance` the share of moves
+    accepted, and `stuck` says whose chains rejected every move: their estimate is that of plain
+    importance sampling from the start, and not to be relied on.
+    """
+
+    log_likelihood: Float[Tensor, "batch"]
+    effective: Float[Tensor, "batch"]
+    acceptance: Float[Tensor, "batch"]
+    stuck: Bool[Tensor, "batch"]
+
+
+def ais(
+    decoder: Decoder,
+    x: Tensor,
+    settings: AISSettings | None = None,
+    *,
+    start: Normal | None = None,
+    generator: torch.Generator | None = None,
+    progress: Callable[[float], None] | None = None,
+) -> AISEstimate:
+    """Estimate log p(x) of each x, in nats; chains start from the prior unless told otherwise."""
+    settings = settings or AISSettings()
+    decoder.check(x)
+    z = _begin(decoder, x, settings, start, generator)
+    return _anneal(decoder, x, z, settings, start, generator, progress, backwards=False)
+
+
+def reverse_ais(
+    decoder: Decoder,
+    x: Tensor,
+    z: Float[Tensor, "batch dims"],
+    settings: AISSettings | None = None,
+    *,
+    start: Normal | None = None,
+    generator: torch.Generator | None = None,
+) -> AISEstimate:
+    """Bound log p(x) from above, for x drawn from p(x|z) with z drawn from the prior.
+
+    Such a z is an exact draw of the posterior of x.
+    """
+    settings = settings or AISSettings()
+    decoder.check(x)
+    if z.shape != (len(x), decoder.dims):
+        raise InputError(
+            f"expected the latents that x was drawn from, of shape ({len(x)}, {decoder.dims}), got"
+            f" {tuple(z.shape)}; simulate x with decoder.sample(z)"
+        )
+    chains = z.expand(settings.chains, *z.shape)
+    return _anneal(decoder, x, chains, settings, start, generator, None, backwards=True)
+
+
+def _begin(
+    decoder: Decoder,
+    x: Tensor,
+    settings: AISSettings,
+    start: Normal | None,
+    generator: torch.Generator | None,
+) -> Chains:
+    if start is not None:
+        return start.sample(settings.chains, generator)
+    shape = (settings.chains, len(x), decoder.dims)
+    like = next(decoder.parameters())
+    return torch.randn(shape, generator=generator, device=x.device).to(like.dtype)
+
+
+def _anneal(
+    decoder: Decoder,
+    x: Tensor,
+    z: Chains,
+    settings: AISSettings,
+    start: Normal | None,
+    generator: torch.Generator | None,
+    progress: Callable[[float], None] | None,
+    *,
+    backwards: bool,
+) -> AISEstimate:
+    weights = [parameter for parameter in decoder.parameters() if parameter.requires_grad]
+    for parameter in weights:  # only the latents' gradients are wanted
+        parameter.requires_grad_(False)
+    try:
+        return _walk(decoder, x, z, settings, start, generator, progress, backwards)
+    finally:
+        for parameter in weights:
+            parameter.requires_grad_(True)
+
+
+def _walk(
+    decoder: Decoder,
+    x: Tensor,
+    z: Chains,
+    settings: AISSettings,
+    start: Normal | None,
+    generator: torch.Generator | None,
+    progress: Callable[[float], None] | None,
+    backwards: bool,
+) -> AISEstimate:
+    def parts(z: Chains) -> tuple[Weights, Weights]:
+        """Return log p₀(z), and the log of what leads from there to the posterior."""
+        likelihood = decoder.log_prob(x, z)
+        if start is None:
+            return log_prior(z), likelihood
+        first = start.log_prob(z)
+        return first, log_prior(z) + likelihood - first
+
+    betas = settings.betas()
+    log_weight = z.new_zeros(z.shape[:2])
+    step = z.new_full((z.shape[1],), settings.first_step)
+    accepted = torch.zeros_like(step)
+    order = range(settings.temperatures, 0, -1) if backwards else range(1, len(betas))
+    mover = _Mover(parts, settings, generator)
+    first, ratio, slopes = mover.look(z)
+    for done, t in enumerate(order):
+        if not backwards:
+            log_weight += (betas[t] - betas[t - 1]) * ratio
+        z, (first, ratio, slopes), share = mover.move(z, (first, ratio, slopes), betas[t], step)
+        if backwards:
+            log_weight += (betas[t - 1] - betas[t]) * ratio
+        accepted += share
+        bolder = share > settings.target
+        step = torch.where(bolder, step * settings.adaptation, step / settings.adaptation)
+        if progress is not None and done % 50 == 0:
+            progress(done / settings.temperatures)
+    stuck = accepted == 0
+    if bool(stuck.any()):
+        warnings.warn(
+            f"the AIS chains of {int(stuck.sum())} of {len(stuck)} images rejected every move:"
+            " their log-likelihoods are not to be relied on; lower first_step, or take more"
+            " temperatures",
+            stacklevel=4,
+        )
+    total = log_weight.logsumexp(0)
+    log_mean = total - math.log(settings.chains)
+    effective = torch.exp(2 * total - (2 * log_weight).logsumexp(0))
+    return AISEstimate(
+        -log_mean if backwards else log_mean, effective, accepted / settings.temperatures, stuck
+    )
+
+
+State = tuple[Weights, Weights, tuple[Chains, Chains]]
+
+
+class _Mover:
+    """Hamiltonian moves of all chains at some β."""
+
+    def __init__(
+        self,
+        parts: Callable[[Chains], tuple[Weights, Weights]],
+        settings: AISSettings,
+        generator: torch.Generator | None,
+    ):
+        self._parts, self._settings, self._generator = parts, settings, generator
+
+    def look(self, z: Chains) -> State:
+        """Return both parts of the log-density at z, and their gradients."""
+        with torch.enable_grad():
+            z = z.detach().requires_grad_()
+            first, ratio = self._parts(z)
+            (pull,) = torch.autograd.grad(first.sum(), z, retain_graph=True)
+            (push,) = torch.autograd.grad(ratio.sum(), z)
+        return first.detach(), ratio.detach(), (pull, push)
+
+    def move(
+        self, z: Chains, state: State, beta: float, step: Float[Tensor, "batch"]
+    ) -> tuple[Chains, State, Float[Tensor, "batch"]]:
+        """Propose once for each chain; return where they are, and the share that moved."""
+        length = step[:, None]
+        noise = torch.randn(z.shape, generator=self._generator, device=z.device).to(z.dtype)
+        momentum = noise + length / 2 * _slope(state, beta)
+        at, there = z, state
+        for leap in range(self._settings.leapfrog):
+            at = at + length * momentum
+            there = self.look(at)
+            last = leap == self._settings.leapfrog - 1
+            momentum = momentum + (length / 2 if last else length) * _slope(there, beta)
+        gain = _height(there, beta) - _height(state, beta)
+        gain = gain + (noise.square() - momentum.square()).sum(-1) / 2
+        uniform = torch.rand(gain.shape, generator=self._generator, device=z.device).to(z.dtype)
+        # What has left the numbers compares as false, and stays.
+        goes = uniform.log() < gain
+        z = torch.where(goes[..., None], at, z)
+        state = (
+            torch.where(goes, there[0], state[0]),
+            torch.where(goes, there[1], state[1]),
+            (
+                torch.where(goes[..., None], there[2][0], state[2][0]),
+                torch.where(goes[..., None], there[2][1], state[2][1]),
+            ),
+        )
+        return z, state, goes.to(z.dtype).mean(0)
+
+
+def _height(state: State, beta: float) -> Weights:
+    return state[0] + beta * state[1]
+
+
+def _slope(state: State, beta: float) -> Chains:
+    return state[2][0] + beta * state[2][1]

@@ -1,0 +1,219 @@
+"""Encoders: a normal one, a free implicit one, and one of the paper's form, sampled in one pass.
+
+An encoder maps observations x and noise ε to latents z. What it sees of x is the output of a
+*body*, one vector of features for each x, so that images of any kind serve; noise has one more axis
+in front, of particles: ε (particles, batch, D) gives z (particles, batch, D).
+
+The entropy gradient by conditional scores needs z_d = h_d(ε_d, z_<d, x), in which ε_<d enters only
+through z_<d (Appendix D of the paper). An encoder that keeps to it says so by the attribute
+`autoregressive_noise`; no test of derivatives could find out.
+"""
+
+import math
+
+import torch
+from jaxtyping import Float
+from torch import Tensor, nn
+
+from arcsm.context.made import MaskedLinear
+from arcsm.errors import InputError
+
+Noise = Float[Tensor, "particles batch dims"]
+Latents = Float[Tensor, "particles batch dims"]
+Features = Float[Tensor, "batch features"]
+Units = Float[Tensor, "batch dims"]
+
+
+class ConvolutionalBody(nn.Module):
+    """Four strided convolutions that take 64 × 64 images to 4 × 4, as in DCGAN's discriminator.
+
+    Groups of channels are normalised, not batches: an image's latents then are its own affair.
+    """
+
+    def __init__(self, channels: int = 3, *, width: int = 64, side: int = 64):
+        super().__init__()
+        _check_side(side)
+        widths = [width, 2 * width, 4 * width, 8 * width]
+        layers: list[nn.Module] = []
+        for before, after in zip([channels, *widths], widths, strict=False):
+            layers += [nn.Conv2d(before, after, 4, 2, 1), nn.GroupNorm(8, after), nn.SiLU()]
+        self.layers = nn.Sequential(*layers)
+        self.features = widths[-1] * (side // 16) ** 2
+
+    def forward(self, x: Float[Tensor, "batch channels side side"]) -> Features:
+        """Return the features of each image, as one vector."""
+        return self.layers(x).flatten(1)
+
+
+class Encoder(nn.Module):
+    """z = μ(x) + σ(x) r(ε, x): what is implicit about an encoder is r, in units that x sets.
+
+    The units are no approximation, r may have any mean and width; but as they are known, a score
+    estimator need not learn them, and is not left behind when they change.
+    """
+
+    autoregressive_noise = False
+
+    def __init__(self, dims: int, features: int, hidden: int, body: nn.Module | None):
+        super().__init__()
+        if min(dims, features, hidden) < 1:
+            raise InputError(
+                "expected at least one latent, one feature and one hidden unit, got"
+                f" {dims}, {features} and {hidden}; correct these"
+            )
+        self.dims, self.feature_dims = dims, features
+        self.body = nn.Identity() if body is None else body
+        self.network = nn.Sequential(
+            nn.Linear(features, hidden), nn.Tanh(), nn.Linear(hidden, hidden), nn.Tanh()
+        )
+        self.unit_layer = nn.Linear(hidden, 2 * dims)
+
+    def forward(self, x: Tensor, eps: Noise) -> Latents:
+        """Return a latent for each particle and each x."""
+        return self.latents(self.features(x), eps)
+
+    def features(self, x: Tensor) -> Features:
+        """Return what the encoder sees of x."""
+        return self.body(x)
+
+    def latents(self, features: Features, eps: Noise) -> Latents:
+        """Return latents from features that are at hand."""
+        return self.latents_and_units(features, eps)[0]
+
+    def latents_and_units(self, features: Features, eps: Noise) -> tuple[Latents, Units, Units]:
+        """Return latents, μ and log σ."""
+        if eps.ndim != 3 or eps.shape[1:] != (len(features), self.dims):
+            raise InputError(
+                f"expected noise of shape (particles, {len(features)}, {self.dims}), got"
+                f" {tuple(eps.shape)}; draw torch.randn of that shape"
+            )
+        hidden = self.network(features)
+        mean, log_scale = self.unit_layer(hidden).chunk(2, -1)
+        z = mean + log_scale.exp() * self.standard(features, hidden, eps)
+        return z, mean, log_scale
+
+    def units(self, features: Features) -> tuple[Units, Units]:
+        """Return μ and log σ."""
+        mean, log_scale = self.unit_layer(self.network(features)).chunk(2, -1)
+        return mean, log_scale
+
+    def standard(
+        self, features: Features, hidden: Float[Tensor, "batch hidden"], eps: Noise
+    ) -> Latents:
+        """Return r, latents in units of x."""
+        raise NotImplementedError
+
+
+class GaussianEncoder(Encoder):
+    """q(z|x) = N(μ(x), diag σ(x)²), whose entropy is a closed form: the encoder of "ELBO"."""
+
+    # Each z_d has its own noise, and none of that of others.
+    autoregressive_noise = True
+
+    def __init__(
+        self, dims: int, features: int, *, hidden: int = 256, body: nn.Module | None = None
+    ):
+        super().__init__(dims, features, hidden, body)
+
+    def standard(
+        self, features: Features, hidden: Float[Tensor, "batch hidden"], eps: Noise
+    ) -> Latents:
+        """Return ε itself."""
+        return eps
+
+    def entropy(self, x: Tensor) -> Float[Tensor, "batch"]:
+        """Return the entropy of q(·|x) in nats."""
+        return normal_entropy(self.units(self.features(x))[1])
+
+
+def normal_entropy(log_scale: Units) -> Float[Tensor, "*batch"]:
+    """Return the entropy of normal densities with such deviations, in nats."""
+    return log_scale.sum(-1) + log_scale.shape[-1] * (1 + math.log(2 * math.pi)) / 2
+
+
+class FreeEncoder(Encoder):
+    """r = ε + f(ε, x), any of ε in any of z: a network (features + D) → 256 → 256 → D.
+
+    Its joint score is defined, so that SSM, Stein and Spectral may use it; its conditional scores
+    do not give the entropy gradient.
+    """
+
+    def __init__(
+        self, dims: int, features: int, *, hidden: int = 256, body: nn.Module | None = None
+    ):
+        super().__init__(dims, features, hidden, body)
+        self.from_features = nn.Linear(features, hidden)
+        self.from_noise = nn.Linear(dims, hidden, bias=False)
+        self.middle = nn.Linear(hidden, hidden)
+        self.output = nn.Linear(hidden, dims)
+
+    def standard(
+        self, features: Features, hidden: Float[Tensor, "batch hidden"], eps: Noise
+    ) -> Latents:
+        """Return ε + f(ε, x)."""
+        # One layer on both at once, without writing features beside each particle.
+        h = torch.tanh(self.from_features(features) + self.from_noise(eps))
+        return eps + self.output(torch.tanh(self.middle(h)))
+
+
+class ImplicitEncoder(Encoder):
+    """An implicit encoder of the paper's form z_d = h_d(ε_d, z_<d, x), in one pass.
+
+        w_d = ε_d + Σ_k a_dk tanh(v_dk (ε_d − t_k) + b_dk)          a, v, b from x
+        r_d = m_d(w_<d, x) + w_d exp c_d(w_<d, x),                  |c| < 3
+
+    w_d need not be invertible in ε_d, and q has no density that could be written down. Given x and
+    w_<d, r_d is increasing in w_d; hence w_<d is a function of z_<d and x, and ε_<d enters z_d only
+    through z_<d. As m and c read w, not z, a masked network gives all of them at once: there is no
+    walk along the latents.
+    """
+
+    autoregressive_noise = True
+
+    centres: Tensor
+
+    def __init__(
+        self,
+        dims: int,
+        features: int,
+        *,
+        hidden: int = 256,
+        bumps: int = 4,
+        body: nn.Module | None = None,
+    ):
+        super().__init__(dims, features, hidden, body)
+        self.bumps = bumps
+        self.coefficients = nn.Linear(hidden, 3 * dims * bumps)
+        # Unit of degree m sees w_1 … w_m; output d sees units of degree d − 1 and less.
+        place = torch.arange(dims)
+        degrees = torch.arange(hidden) * dims // hidden
+        self.from_latents = MaskedLinear(place + 1, degrees)
+        self.from_hidden = nn.Linear(hidden, hidden, bias=False)
+        self.output = MaskedLinear(degrees, place.repeat(2))
+        self.register_buffer("centres", torch.linspace(-1.5, 1.5, bumps), persistent=False)
+        with torch.no_grad():
+            # It begins near to independent normal latents.
+            self.coefficients.weight.mul_(0.5)
+            self.output.weight.mul_(0.1)
+            self.output.bias.zero_()
+
+    def standard(
+        self, features: Features, hidden: Float[Tensor, "batch hidden"], eps: Noise
+    ) -> Latents:
+        """Return r."""
+        shape = (3, self.dims, self.bumps)
+        height, slope, shift = self.coefficients(hidden).unflatten(-1, shape).unbind(-3)
+        gate = torch.tanh((1 + slope) * (eps[..., None] - self.centres) + shift)
+        w = eps + (height * gate).sum(-1)
+        h = torch.tanh(self.from_latents(w) + self.from_hidden(hidden))
+        move, log_stretch = self.output(h).chunk(2, -1)
+        # Within e^±3: a latent is stretched by its forerunners, not torn.
+        return torch.addcmul(move, w, torch.exp(3 * torch.tanh(log_stretch / 3)))
+
+
+def _check_side(side: int) -> None:
+    if side < 16 or side % 16:
+        raise InputError(
+            f"expected images with sides of a multiple of 16, got {side};"
+            " four layers halve them each"
+        )

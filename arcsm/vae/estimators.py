@@ -1,0 +1,340 @@
+"""Six ways to the gradient of the entropy of q(z|x), behind one interface.
+
+    surrogate = estimator.entropy_surrogate(z, x)       z (particles, batch, D), drawn from q
+
+is a number whose *gradient* with respect to the sampler's parameters estimates that of the mean
+entropy of q(·|x); its value means nothing, but for ELBO. Of all but ELBO it is −E Σ_d s_d z_d with
+the scores s detached: ∇_φ H = −E[∇_z log q · ∇_φ z], and, for samplers of the form
+z_d = h_d(ε_d, z_<d, x), the same with the conditional scores ∂ log q(z_d | z_<d, x)/∂z_d.
+
+| estimator | scores | learns | sampler |
+|---|---|---|---|
+| `ELBOEntropy` | none: closed form | no | `GaussianEncoder` |
+| `SteinEntropy` | joint, from the particles of one x | no | any |
+| `SpectralEntropy` | joint, from the particles of one x | no | any |
+| `SSMEntropy` | joint field trained by SSM | yes | any |
+| `SSMAREntropy` | AR-CSM field trained by SSM | yes | autoregressive noise |
+| `CSMEntropy` | AR-CSM field trained by CSM | yes | autoregressive noise |
+
+One that learns is given draws to learn from by `update(z, x)`, once for each step of the sampler or
+more often. x is what the posterior depends on, one vector for each entry of the batch, or None.
+"""
+
+import math
+from abc import ABC, abstractmethod
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from jaxtyping import Float
+from torch import Tensor, nn
+
+from arcsm.errors import InputError, NonFiniteLossError
+from arcsm.vae.encoders import GaussianEncoder
+from arcsm.vae.fields import AutoregressiveField, JointField
+from arcsm.vae.kernels import spectral_scores, stein_scores
+
+Latents = Float[Tensor, "particles batch dims"]
+Condition = Float[Tensor, "batch condition"] | None
+Surrogate = Float[Tensor, ""]
+
+
+class EntropyEstimator(nn.Module, ABC):
+    """An estimator of the entropy gradient for one sampler, which it is given to look at.
+
+    The sampler is any module that makes latents of noise, with an attribute `dims`.
+    """
+
+    name: str
+    learns = False
+    # Whether it is right for samplers of the form z_d = h_d(ε_d, z_<d, x) alone.
+    needs_autoregressive_noise = False
+    least_particles = 1
+
+    def __init__(self, sampler: nn.Module):
+        super().__init__()
+        dims = getattr(sampler, "dims", None)
+        if not isinstance(dims, int) or dims < 1:
+            raise InputError(
+                f"expected a sampler with an attribute dims, its number of latents, got {dims!r}"
+                f" of a {type(sampler).__name__}; set it"
+            )
+        if self.needs_autoregressive_noise:
+            check_autoregressive_noise(sampler, self.name)
+        self.dims = dims
+
+    @abstractmethod
+    def scores(self, z: Latents, x: Condition = None) -> Latents:
+        """Return the estimated scores at z."""
+
+    def entropy_surrogate(self, z: Latents, x: Condition = None) -> Surrogate:
+        """Return a number whose gradient estimates that of the mean entropy of q(·|x)."""
+        self.check_latents(z)
+        with torch.no_grad():
+            scores = self.centred_scores(z.detach(), x)
+        return -(scores * z).sum(-1).mean()
+
+    def centred_scores(self, z: Latents, x: Condition = None) -> Latents:
+        """Return the scores, those that were learned less the mean of the x's other particles.
+
+        True scores have mean 0, so that nothing is changed in expectation; but the error that all
+        particles of an x share, a field that lags behind the encoder, goes. Further axes may stand
+        in front.
+        """
+        scores = self.scores(z, x)
+        return centred(scores) if self.learns else scores
+
+    def update(self, z: Latents, x: Condition = None) -> float | None:
+        """Learn from draws; return the loss before the step. Nothing where nothing is learned."""
+        return None
+
+    def set_learning_rate(self, rate: float) -> None:
+        """Set the rate of further updates, where something is learned."""
+
+    def check_latents(self, z: Latents) -> None:
+        """Refuse latents of another shape, or of too few particles."""
+        if z.ndim != 3 or z.shape[-1] != self.dims:
+            raise InputError(
+                f"expected latents of shape (particles, batch, {self.dims}), got"
+                f" {tuple(z.shape)}; add axes for particles and batch"
+            )
+        if len(z) < self.least_particles:
+            raise InputError(
+                f"expected at least {self.least_particles} particles for {self.name}, got"
+                f" {len(z)}: it compares the draws of one x; draw more"
+            )
+
+
+def centred(scores: Latents) -> Latents:
+    """Return scores less the mean of the other particles; alone, a particle keeps its own."""
+    count = scores.shape[-3]
+    if count < 2:
+        return scores
+    return (scores - scores.mean(-3, keepdim=True)) * (count / (count - 1))
+
+
+def check_autoregressive_noise(sampler: nn.Module, name: str) -> None:
+    """Refuse samplers for which conditional scores do not give the entropy gradient."""
+    if not getattr(sampler, "autoregressive_noise", False):
+        raise InputError(
+            f"expected for {name} a sampler of the form z_d = h_d(noise_d, z_<d, x), in which the"
+            " noise of earlier latents enters only through these latents, got a"
+            f" {type(sampler).__name__}, which does not say that it keeps to it: terms of the"
+            " entropy gradient that conditional scores leave out would not vanish; use"
+            " ImplicitEncoder, set autoregressive_noise = True on a sampler that has this form, or"
+            " take SSM, Stein or Spectral, which allow any sampler"
+        )
+
+
+class ELBOEntropy(EntropyEstimator):
+    """The closed form for a normal encoder; its surrogate is the entropy itself."""
+
+    name = "ELBO"
+
+    def __init__(self, sampler: nn.Module):
+        super().__init__(sampler)
+        if not isinstance(sampler, GaussianEncoder):
+            raise InputError(
+                "expected a GaussianEncoder for ELBO, whose entropy is a closed form, got a"
+                f" {type(sampler).__name__}; take another estimator for implicit encoders"
+            )
+        self._encoder = (sampler,)  # not as a part: its parameters are not the estimator's
+
+    def scores(self, z: Latents, x: Condition = None) -> Latents:
+        """Return the scores of the normal density."""
+        (encoder,) = self._encoder
+        mean, log_scale = encoder.units(encoder.features(_needed(x)))
+        return (mean - z) * torch.exp(-2 * log_scale)
+
+    def entropy_surrogate(self, z: Latents, x: Condition = None) -> Surrogate:
+        """Return the mean entropy of q(·|x)."""
+        self.check_latents(z)
+        return self._encoder[0].entropy(_needed(x)).mean()
+
+
+class SteinEntropy(EntropyEstimator):
+    """Scores at the draws of one x by Stein's identity, with a ridge (Li and Turner, 2018)."""
+
+    name = "Stein"
+    least_particles = 2
+
+    def __init__(self, sampler: nn.Module, *, ridge: float = 1e-3):
+        super().__init__(sampler)
+        if not ridge > 0:
+            raise InputError(f"expected a positive ridge, got {ridge}; the kernel may be singular")
+        self.ridge = ridge
+
+    def scores(self, z: Latents, x: Condition = None) -> Latents:
+        """Return the scores at z; further axes may stand in front."""
+        return stein_scores(z.transpose(-3, -2), self.ridge).transpose(-3, -2)
+
+
+class SpectralEntropy(EntropyEstimator):
+    """Scores at the draws of one x by eigenvectors of the kernel (Shi, Sun and Zhu, 2018)."""
+
+    name = "Spectral"
+    least_particles = 2
+
+    def __init__(self, sampler: nn.Module, *, share: float = 0.99):
+        super().__init__(sampler)
+        if not 0 < share <= 1:
+            raise InputError(f"expected a share in (0, 1], got {share}; 0.99 is usual")
+        self.share = share
+
+    def scores(self, z: Latents, x: Condition = None) -> Latents:
+        """Return the scores at z; further axes may stand in front."""
+        return spectral_scores(z.transpose(-3, -2), self.share).transpose(-3, -2)
+
+
+class LearnedEntropy(EntropyEstimator):
+    """Scores of a field that is trained on draws, by Adam with the paper's rate.
+
+    A sampler with a method `units(x)`, as encoders have, that returns μ and log σ of the units it
+    works in, spares the field to learn them: it then follows at once where the sampler goes.
+    """
+
+    learns = True
+    kind: type[AutoregressiveField] | type[JointField]
+
+    def __init__(
+        self,
+        sampler: nn.Module,
+        condition_dims: int = 0,
+        *,
+        width: int = 256,
+        learning_rate: float = 2e-4,
+    ):
+        super().__init__(sampler)
+        units = getattr(sampler, "units", None)
+        # Not as a part: the sampler's parameters are not the estimator's.
+        self._units: tuple[Callable[..., Any]] | None = (units,) if callable(units) else None
+        self.field = self.kind(
+            self.dims, condition_dims, width=width, learns_units=self._units is None
+        )
+        self.learning_rate, self._updates = learning_rate, 0
+        self._optimizer: torch.optim.Optimizer | None = None
+
+    def scores(self, z: Latents, x: Condition = None) -> Latents:
+        """Return the scores that were learned."""
+        return self.field(z, x, self._units_of(x))
+
+    def scores_in(self, z: Latents, x: Condition, mean: Tensor, log_scale: Tensor) -> Latents:
+        """Return the scores that were learned, in units that are at hand."""
+        return self.field(z, x, (mean, log_scale))
+
+    def loss_and_scores(
+        self,
+        z: Latents,
+        x: Condition,
+        noise: Latents,
+        mean: Tensor | None = None,
+        log_scale: Tensor | None = None,
+    ) -> tuple[Surrogate, Latents]:
+        """Return the objective of the field on draws, which are detached, and its scores.
+
+        SSM has noise for its directions.
+        """
+        units = None if mean is None or log_scale is None else (mean, log_scale)
+        return self.field.objective(z, x, self.direction(noise), units)
+
+    def set_learning_rate(self, rate: float) -> None:
+        """Set the rate of further updates."""
+        self.learning_rate = rate
+        for group in [] if self._optimizer is None else self._optimizer.param_groups:
+            group["lr"] = rate
+
+    def direction(self, noise: Latents) -> Latents | None:
+        """Return the direction of SSM; none for CSM."""
+        return None
+
+    def update(self, z: Latents, x: Condition = None) -> float | None:
+        """Take a step of Adam on draws; return the loss before it."""
+        self.check_latents(z)
+        if self._optimizer is None:  # at the first step: the module may have been moved before
+            self._optimizer = torch.optim.Adam(self.parameters(), lr=self.learning_rate)
+        loss, _ = self.loss_and_scores(z, x, torch.randn_like(z), *(self._units_of(x) or ()))
+        value = loss.item()
+        if not math.isfinite(value):
+            raise diverged(self.name, self._updates + 1)
+        self._optimizer.zero_grad(set_to_none=True)
+        loss.backward()
+        self._optimizer.step()
+        self._updates += 1
+        return value
+
+    @torch.no_grad()
+    def _units_of(self, x: Condition) -> tuple[Tensor, Tensor] | None:
+        if self._units is None:
+            return None
+        mean, log_scale = self._units[0](_needed(x))
+        return mean, log_scale
+
+
+class CSMEntropy(LearnedEntropy):
+    """AR-CSM field, trained by composite score matching: the paper's."""
+
+    name = "CSM"
+    needs_autoregressive_noise = True
+    kind = AutoregressiveField
+
+
+class SSMEntropy(LearnedEntropy):
+    """Joint field, trained by sliced score matching (Song et al., 2019), variance reduced."""
+
+    name = "SSM"
+    kind: type[AutoregressiveField] | type[JointField] = JointField
+
+    def direction(self, noise: Latents) -> Latents | None:
+        """Return one direction for each draw."""
+        return noise
+
+
+class SSMAREntropy(SSMEntropy):
+    """AR-CSM field, trained by sliced score matching: its optimum is that of CSM."""
+
+    name = "SSM-AR"
+    needs_autoregressive_noise = True
+    kind = AutoregressiveField
+
+
+def diverged(name: str, step: int) -> NonFiniteLossError:
+    """Return the error of a score estimator that has left the numbers."""
+    return NonFiniteLossError(
+        f"the score estimator of {name} diverged at its step {step}: its loss or gradient is not a"
+        " finite number; lower its learning rate, or look whether the sampler's draws are finite"
+    )
+
+
+ESTIMATORS: dict[str, type[EntropyEstimator]] = {
+    "elbo": ELBOEntropy,
+    "stein": SteinEntropy,
+    "spectral": SpectralEntropy,
+    "ssm": SSMEntropy,
+    "ssm-ar": SSMAREntropy,
+    "csm": CSMEntropy,
+}
+
+
+def make_estimator(
+    method: str, sampler: nn.Module, condition_dims: int = 0, **options: Any
+) -> EntropyEstimator:
+    """Return the estimator of a name among `ESTIMATORS` for a sampler; refuse one it cannot serve.
+
+    >>> from arcsm.vae import ImplicitEncoder
+    >>> make_estimator("csm", ImplicitEncoder(4, 10), 10).name
+    'CSM'
+    """
+    if method not in ESTIMATORS:
+        raise InputError(
+            f"expected a method among {', '.join(ESTIMATORS)}, got {method!r}; choose one"
+        )
+    kind = ESTIMATORS[method]
+    if kind.learns:
+        return kind(sampler, condition_dims, **options)  # type: ignore[call-arg]
+    return kind(sampler, **options)
+
+
+def _needed(x: Condition) -> Tensor:
+    if x is None:
+        raise InputError("expected x for an encoder, got none; pass what it sees")
+    return x

@@ -1,0 +1,204 @@
+"""Score fields conditional on x, in units of q(z|x).
+
+A posterior may be a hundred times as narrow for one x as for another. So the score is that of
+r = (z − μ)/σ, divided by σ, with the units μ(x) and σ(x) of the sampler. Where a sampler does not
+say them, the field learns the middle and the width of z, by the likelihood of a Student density,
+which a few far draws do not move. For any μ and σ the objectives below have their optimum at the
+true score: the units matter for how quickly it is learned.
+
+Two fields: a joint one, R^D → R^D, and the autoregressive one (AR-CSM), whose output d sees z_≤d.
+"""
+
+from abc import ABC, abstractmethod
+
+import torch
+import torch.nn.functional as F
+from jaxtyping import Float
+from torch import Tensor, nn
+
+from arcsm.context.made import MADE
+from arcsm.errors import InputError
+
+Latents = Float[Tensor, "particles batch dims"]
+Hidden = Float[Tensor, "batch width"]
+Units = tuple[Float[Tensor, "batch dims"], Float[Tensor, "batch dims"]]  # μ and log σ
+
+# The degrees of freedom of the density that units are learned by.
+TAILS = 4.0
+# The largest score in these units: that of a normal density at as many deviations.
+LARGEST = 8.0
+
+
+class ScoreField(nn.Module, ABC):
+    """Scores of z given x, and the units they are in."""
+
+    def __init__(self, dims: int, condition_dims: int, width: int, learns_units: bool):
+        super().__init__()
+        if min(dims, condition_dims + 1, width) < 1:
+            raise InputError(
+                "expected dims and width of at least 1 and condition_dims of at least 0, got"
+                f" {dims}, {width} and {condition_dims}; correct these"
+            )
+        self.dims, self.condition_dims = dims, condition_dims
+        # Without x there is one posterior, and a constant in the place of features.
+        self.constant = None if condition_dims else nn.Parameter(0.1 * torch.randn(1, width))
+        self.embed = nn.Linear(condition_dims, width) if condition_dims else None
+        self.unit_layer = nn.Linear(width, 2 * dims) if learns_units else None
+        if self.unit_layer is not None:
+            with torch.no_grad():
+                self.unit_layer.weight.mul_(0.1)
+                self.unit_layer.bias.zero_()
+
+    def forward(
+        self,
+        z: Latents,
+        x: Float[Tensor, "batch condition"] | None = None,
+        units: Units | None = None,
+    ) -> Latents:
+        """Return the scores at z; `units` are those of the sampler, unless they are learned."""
+        hidden = self.hidden(x)
+        mean, log_scale = self.units(hidden, units)
+        scale = log_scale.exp()
+        return _bounded(self.scaled((z - mean) / scale, hidden)) / scale
+
+    def objective(
+        self,
+        z: Latents,
+        x: Float[Tensor, "batch condition"] | None,
+        direction: Latents | None,
+        units: Units | None = None,
+    ) -> tuple[Float[Tensor, ""], Latents]:
+        """Return what is minimised, score matching on r and likelihood of units; and scores.
+
+        Without a `direction` it is CSM, with one SSM along it, its square replaced by its mean. The
+        scores at z are those that `forward` returns, detached.
+        """
+        hidden = self.hidden(x)
+        mean, log_scale = self.units(hidden, units)
+        r = (z.detach() - mean) * torch.exp(-log_scale)
+        likelihood: Tensor | float = 0.0
+        if self.unit_layer is not None:
+            tails = (TAILS + 1) / 2 * torch.log1p(r.square() / TAILS)
+            likelihood = (tails + log_scale).sum(-1).mean()
+        r = r.detach()
+        if direction is None:
+            score, slope = self.jet(r, hidden)
+        else:
+            # Forward mode: it needs no second backward pass, and works for several runs at once.
+            found = torch.func.jvp(lambda at: self.scaled(at, hidden), (r,), (direction,))
+            score, slope = found[0], found[1] * direction
+        loss = likelihood + (score.square() / 2 + slope).sum(-1).mean()
+        return loss, _bounded(score.detach()) * torch.exp(-log_scale.detach())
+
+    def hidden(self, x: Float[Tensor, "batch condition"] | None) -> Hidden:
+        """Return the features of x that the field works with."""
+        if self.embed is None:
+            if x is not None:
+                raise InputError(
+                    "expected no x for a field without condition_dims, got some; build the"
+                    " estimator with condition_dims"
+                )
+            assert self.constant is not None
+            return F.silu(self.constant)
+        if x is None or x.shape[-1] != self.condition_dims:
+            got = "none" if x is None else f"shape {tuple(x.shape)}"
+            raise InputError(
+                f"expected x of shape (batch, {self.condition_dims}), got {got}; pass what the"
+                " encoder sees"
+            )
+        return F.silu(self.embed(x))
+
+    def units(self, hidden: Hidden, given: Units | None) -> Units:
+        """Return μ and log σ; those that are learned within e^±8."""
+        if self.unit_layer is None:
+            if given is None:
+                raise InputError("expected the units of the sampler, got none; pass them")
+            return given[0].detach(), given[1].detach()
+        mean, log_scale = self.unit_layer(hidden).chunk(2, -1)
+        return mean, 8 * torch.tanh(log_scale / 8)
+
+    @abstractmethod
+    def scaled(self, r: Latents, hidden: Hidden) -> Latents:
+        """Return the scores of r."""
+
+    def jet(self, r: Latents, hidden: Hidden) -> tuple[Latents, Latents]:
+        """Return the scores of r, and their derivatives ∂s_d/∂r_d."""
+        raise InputError(
+            f"expected an autoregressive field for CSM, got {type(self).__name__}; its derivatives"
+            " would need one pass for each latent"
+        )
+
+
+class JointField(ScoreField):
+    """s: R^D → R^D given x: a step from that of a normal density, by two hidden layers."""
+
+    def __init__(
+        self, dims: int, condition_dims: int, *, width: int = 256, learns_units: bool = True
+    ):
+        super().__init__(dims, condition_dims, width, learns_units)
+        self.first = nn.Linear(dims, width)
+        self.condition = nn.Linear(width, width, bias=False)
+        self.second = nn.Linear(width, width)
+        self.output = nn.Linear(width, dims)
+
+    def scaled(self, r: Latents, hidden: Hidden) -> Latents:
+        """Return the joint scores of r."""
+        h = F.silu(self.first(r) + self.condition(hidden))
+        return self.output(F.silu(self.second(h))) - r
+
+
+class AutoregressiveField(ScoreField):
+    """Conditional scores s_d(r_≤d) given x: a MADE makes the coefficients of a sum of tanh steps.
+
+        s_d = m − q r_d + Σ_k a_k tanh(w_k r_d + b_k),    q > 0,    (m, q, a, w, b) = f_d(r_<d, x)
+
+    The derivative in r_d is a closed form, and each conditional can be normalised.
+    """
+
+    centres: Tensor
+
+    def __init__(
+        self,
+        dims: int,
+        condition_dims: int,
+        *,
+        width: int = 256,
+        learns_units: bool = True,
+        steps: int = 8,
+    ):
+        super().__init__(dims, condition_dims, width, learns_units)
+        self.steps = steps
+        self.context = MADE(
+            dims,
+            width=2 + 3 * steps,
+            hidden=(width, width),
+            frequencies=0,
+            condition_dims=width,
+        )
+        self.register_buffer("centres", torch.linspace(-2, 2, steps), persistent=False)
+
+    def scaled(self, r: Latents, hidden: Hidden) -> Latents:
+        """Return the conditional scores of r."""
+        return self.jet(r, hidden)[0]
+
+    def jet(self, r: Latents, hidden: Hidden) -> tuple[Latents, Latents]:
+        """Return s_d and ∂s_d/∂r_d in one pass."""
+        shown = hidden.expand(*r.shape[:-1], -1).flatten(0, -2)
+        raw = self.context(r.flatten(0, -2), shown).unflatten(0, r.shape[:-1])
+        rest, height, slope, shift = raw.split([2] + [self.steps] * 3, -1)
+        # softplus(0.5413) = 1: it begins near to the score of a normal density.
+        pull = F.softplus(rest[..., 1] + 0.5413)
+        slope = 1 + slope
+        gate = torch.tanh(slope * (r[..., None] - self.centres) + shift)
+        score = torch.addcmul(rest[..., 0], pull, r, value=-1) + (height * gate).sum(-1)
+        bend = (height * slope * (1 - gate.square())).sum(-1)
+        return score, bend - pull
+
+
+def _bounded(score: Latents) -> Latents:
+    """Return scores within their bounds.
+
+    While the encoder is ahead of the field, one that grows with the distance would drive it on and
+    on.
+    """
+    return score.clamp(-LARGEST, LARGEST)

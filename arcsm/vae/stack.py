@@ -1,0 +1,76 @@
+"""Modules of one shape side by side, as one: every weight has a first axis of members."""
+
+import copy
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.func import functional_call, stack_module_state, vmap
+
+
+class ModuleStack:
+    """Copies of one module with weights of their own, whose methods are called for all at once.
+
+    Arguments and results of `call` have a first axis of members. Weights are leaves that an
+    optimiser moves in place: those without neighbours in a step (RMSProp, Adam) train each member
+    as if it were alone.
+    """
+
+    def __init__(self, members: Sequence[nn.Module], device: torch.device | str):
+        self.size = len(members)
+        parameters, buffers = stack_module_state(list(members))
+        self.parameters: dict[str, Tensor] = {
+            name: value.detach().to(device).requires_grad_() for name, value in parameters.items()
+        }
+        self._buffers = {name: value.to(device) for name, value in buffers.items()}
+        self._member = copy.deepcopy(members[0])
+        self._shape = _Method(self._member).to("meta")
+
+    def call(self, method: str, *arguments: Tensor | None) -> Any:
+        """Return what a method returns, for all members."""
+        given = [i for i, value in enumerate(arguments) if value is not None]
+        values = [arguments[i] for i in given]
+
+        def one(parameters: Mapping[str, Tensor], buffers: Mapping[str, Tensor], *own: Any) -> Any:
+            whole: list[Tensor | None] = [None] * len(arguments)
+            for i, value in zip(given, own, strict=True):
+                whole[i] = value
+            state = {f"module.{k}": v for k, v in (*parameters.items(), *buffers.items())}
+            return functional_call(self._shape, state, (method, *whole))
+
+        if self.size > 1:
+            return vmap(one)(self.parameters, self._buffers, *values)
+        # Alone, a member is called as it is: convolutions in groups of one may be slower.
+        alone = one(
+            {name: value[0] for name, value in self.parameters.items()},
+            {name: value[0] for name, value in self._buffers.items()},
+            *(value[0] for value in values if value is not None),
+        )
+        if isinstance(alone, tuple):
+            return tuple(part[None] for part in alone)
+        return alone[None]
+
+    def member(self, index: int) -> nn.Module:
+        """Return a copy of one of them as a module of its own."""
+        one = copy.deepcopy(self._member).to_empty(
+            device=next(iter(self.parameters.values())).device
+        )
+        own = {name: value[index].detach().clone() for name, value in self.parameters.items()}
+        own |= {name: value[index].clone() for name, value in self._buffers.items()}
+        with torch.no_grad():
+            for name, value in (*one.named_parameters(), *one.named_buffers()):
+                value.copy_(own[name])
+        return one
+
+
+class _Method(nn.Module):
+    """A module called by the name of a method: a functional call has but one entry."""
+
+    def __init__(self, module: nn.Module):
+        super().__init__()
+        self.module = module
+
+    def forward(self, method: str, *arguments: Any) -> Any:
+        """Return what the method returns."""
+        return getattr(self.module, method)(*arguments)

@@ -1,0 +1,88 @@
+"""Runs of VAEs on the disk, to go on with: one file, replaced as a whole."""
+
+import json
+import os
+from dataclasses import asdict
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import torch
+from safetensors import SafetensorError, safe_open
+from torch import Tensor
+
+from arcsm.errors import CheckpointError
+from arcsm.train.checkpoint import write_tensors
+from arcsm.vae.settings import Curve
+
+if TYPE_CHECKING:
+    from arcsm.vae.training import VAEStack
+
+_FORMAT = "arcsm-vae-run"
+
+
+def save_run(stack: "VAEStack", path: str | os.PathLike[str]) -> None:
+    """Write all that further steps depend on."""
+    header = {
+        "format": _FORMAT,
+        "about": stack.about(),
+        "step": stack.step,
+        "seconds": stack.seconds,
+        "curve": asdict(stack.curve),
+    }
+    tensors = {**_tensors(stack), "generator": stack.generator.get_state()}
+    contiguous = {name: value.detach().contiguous() for name, value in tensors.items()}
+    write_tensors(Path(path), contiguous, header)
+
+
+def load_run(stack: "VAEStack", path: str | os.PathLike[str]) -> None:
+    """Go on from what `save_run` wrote; refuse a run with other settings."""
+    name = os.fspath(path)
+    try:
+        with safe_open(name, framework="pt", device=str(stack.device)) as file:
+            tensors = {key: file.get_tensor(key) for key in file.keys()}  # noqa: SIM118
+            header = json.loads((file.metadata() or {}).get("header", "{}"))
+    except (OSError, SafetensorError, ValueError) as error:
+        raise CheckpointError(
+            f"expected a run of VAEs in {name!r}, got no such file or a damaged one: {error};"
+            " remove it to begin anew"
+        ) from error
+    if header.get("format") != _FORMAT or header.get("about") != stack.about():
+        raise CheckpointError(
+            f"expected a run of VAEs with the same settings, seeds and images in {name!r}, got"
+            " another; resume with those it was started with, or remove the file"
+        )
+    for optimizer in stack.optimizers():
+        _fill(optimizer)
+    generator, own = tensors.pop("generator"), _tensors(stack)
+    shapes = {key: value.shape for key, value in own.items()}
+    if shapes != {key: value.shape for key, value in tensors.items()}:
+        raise CheckpointError(
+            f"expected the weights of these networks in {name!r}, got those of others; build the"
+            " networks as before, or remove the file"
+        )
+    with torch.no_grad():
+        for key, value in own.items():
+            value.copy_(tensors[key])
+    stack.generator.set_state(generator.cpu())
+    stack.step, stack.seconds = header["step"], header["seconds"]
+    stack.curve = Curve(**header["curve"])
+
+
+def _tensors(stack: "VAEStack") -> dict[str, Tensor]:
+    state = stack.state()
+    for i, optimizer in enumerate(stack.optimizers()):
+        for j, entry in optimizer.state_dict()["state"].items():
+            state |= {f"optimizer/{i}/{j}/{key}": value for key, value in entry.items()}
+    return state
+
+
+def _fill(optimizer: torch.optim.Optimizer) -> None:
+    """Give an optimiser the states that it makes with its first step, without taking one."""
+    if optimizer.state:
+        return
+    for group in optimizer.param_groups:
+        rate, group["lr"] = group["lr"], 0.0
+        for weight in group["params"]:
+            weight.grad = torch.zeros_like(weight)
+        optimizer.step()
+        group["lr"] = rate

@@ -1,0 +1,227 @@
+"""The experiment on VAEs: every method in small, resumed pieces, and what is made of numbers."""
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+from arcsm.errors import InputError
+from arcsm.experiments import run_experiment, vae_parts, vae_times
+from arcsm.experiments.experiment import Piece, Place
+from arcsm.experiments.image_parts import from_png
+from arcsm.experiments.vae import (
+    AIS,
+    EXPERIMENT,
+    FID,
+    PAPER,
+    figures,
+    metrics,
+    pieces,
+    run,
+    verdicts,
+)
+from arcsm.experiments.vae_budgets import BUDGETS, METHODS
+from arcsm.experiments.vae_parts import Pictures, make_parts, make_stack
+from arcsm.results import Metric, read_result
+from arcsm.vae import FreeEncoder, GaussianEncoder, ImplicitEncoder
+
+SMOKE = BUDGETS["smoke"]
+
+
+@pytest.fixture(autouse=True)
+def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """Keep states of runs away from the user's cache."""
+    monkeypatch.setattr(vae_parts, "user_cache", lambda: tmp_path / "cache")
+    return tmp_path / "cache"
+
+
+def small(**changes: Any) -> dict[str, Any]:
+    return {**SMOKE, "tables": [{"data": "mnist", "latent": 2}], **changes}
+
+
+def piece_of(settings: Any, name: str) -> Piece:
+    return next(piece for piece in pieces(settings) if piece.name == name)
+
+
+def run_piece(settings: Any, name: str) -> Any:
+    return run(settings, piece_of(settings, name), Place("cpu", lambda share: None))
+
+
+@pytest.mark.filterwarnings("ignore:`torch.jit.script` is deprecated")
+def test_every_method_in_small(tmp_path: Path) -> None:
+    paths = run_experiment(EXPERIMENT, "smoke", device="cpu", folder=tmp_path / "results")
+    record = read_result(paths[0])
+    found = {
+        (one["name"], one["labels"]["data"], one["labels"]["method"]): one["value"]
+        for one in record["metrics"]
+    }
+    for method in METHODS:
+        # 64 pixels of 0 or 1 cannot cost much more than a bit each before anything is learned.
+        assert 0 < found[AIS, "mnist", method] < 60
+        assert found["−log p, bound by IWAE", "mnist", method] > 0
+        assert found[FID, "celeba", method] > 0
+    assert not list((tmp_path / "cache" / "arcsm" / "vae").glob("*"))
+    assert len(list((tmp_path / "results").glob("vae-smoke/*.png"))) == 8
+
+
+def test_pieces_and_methods_are_those_of_the_paper() -> None:
+    names = [piece.name for piece in pieces(BUDGETS["paper"])]
+    assert len(names) == 3 * 6 and "mnist.8.csm" in names and "celeba.32.elbo" in names
+    assert PAPER["mnist", 8]["csm"] == 95.02 and PAPER["celeba", 32]["spectral"] == 121.51
+    assert len(EXPERIMENT.claims) == 18
+    for budget in BUDGETS.values():
+        assert set(budget["methods"]) == set(METHODS)
+    paper = BUDGETS["paper"]
+    assert paper["training"]["mnist"]["steps"] == 100_000
+    assert paper["score_learning_rate"]["csm"] == 2e-4
+
+
+def test_methods_share_their_decoder_and_have_their_encoders() -> None:
+    kinds = {}
+    sizes = set()
+    for method in METHODS:
+        encoder, decoder, estimator = make_parts(SMOKE, method, 2, (8, 8, 1), True)
+        kinds[method] = type(encoder)
+        sizes.add(tuple(tuple(p.shape) for p in decoder.parameters()))
+        assert estimator.dims == 2
+    assert len(sizes) == 1
+    assert kinds["elbo"] is GaussianEncoder and kinds["ssm"] is FreeEncoder
+    assert kinds["csm"] is kinds["ssm-ar"] is ImplicitEncoder
+    encoder, decoder, _ = make_parts(SMOKE, "csm", 3, (16, 16, 3), False)
+    assert decoder.shape == (3, 16, 16)
+
+
+def test_images_keep_their_place() -> None:
+    pictures = Pictures(SMOKE, "celeba")
+    back = pictures.to_pixels(pictures.observed)
+    assert np.array_equal(back, pictures.test.pixels)
+    grey = Pictures(SMOKE, "mnist")
+    assert set(grey.observed.unique().tolist()) <= {0.0, 1.0}
+    assert torch.equal(grey.observed, Pictures(SMOKE, "mnist").observed)
+    share = grey.to_pixels(grey.observed).mean() / 255
+    assert share == pytest.approx(grey.test.pixels.mean() / 255, abs=0.05)
+    assert len(grey.source) + SMOKE["validation_images"] == len(grey.train)
+    with pytest.raises(InputError, match="more than 1000 training images"):
+        Pictures({**SMOKE, "validation_images": 1000}, "mnist")
+
+
+def test_an_interrupted_piece_goes_on(cache: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    settings = small(save_seconds=-1)
+    whole = run_piece(settings, "mnist.2.csm")
+    calls: list[int] = []
+    plain: Callable[..., list[float]] = vae_parts.bounds_of
+
+    def stop(*arguments: Any) -> list[float]:
+        calls.append(1)
+        if len(calls) == 4:  # of two runs, at the second point
+            raise KeyboardInterrupt
+        return plain(*arguments)
+
+    monkeypatch.setattr(vae_parts, "bounds_of", stop)
+    with pytest.raises(KeyboardInterrupt):
+        run_piece(settings, "mnist.2.csm")
+    assert len(list(cache.glob("arcsm/vae/*/vae.safetensors"))) == 1
+    monkeypatch.setattr(vae_parts, "bounds_of", plain)
+    again = run_piece(settings, "mnist.2.csm")
+    assert again["curve"]["loss"] == whole["curve"]["loss"]
+    assert again["curve"]["iwae"] == whole["curve"]["iwae"]
+    assert again["runs"][1]["ais"] == whole["runs"][1]["ais"]
+    assert not list(cache.glob("arcsm/vae/*"))
+
+
+def test_a_piece_tells_of_each_seed_and_shows_pictures() -> None:
+    settings, told = small(seeds=[5, 6]), list[str]()
+    place = Place("cpu", lambda share: None, told.append)
+    raw = run(settings, piece_of(settings, "mnist.2.elbo"), place)
+    # The bounds are told while it runs, as means over the seeds.
+    values = [sum(raw["curve"][key][1]) / 2 for key in ("elbo", "iwae")]
+    assert len(told) == 2 and told[1] == "ELBO {:.2f}, IWAE {:.2f}".format(*values)
+    assert [one["seed"] for one in raw["runs"]] == [5, 6] and raw["captured"] is False
+    assert raw["runs"][0]["ais"] != raw["runs"][1]["ais"]
+    assert raw["curve"]["step"] == [3, 6] and len(raw["curve"]["iwae"][1]) == 2
+    pictures = raw["runs"][0]["pictures"]
+    grids = {kind: from_png(pictures[kind]).shape for kind in pictures}
+    assert set(grids) == {"samples", "reconstructions", "traversal"}
+    # Eight columns; reconstructions below their originals; a row for each of two latents.
+    assert grids["samples"][0] == grids["samples"][1]
+    assert grids["reconstructions"][1] == grids["samples"][1]
+    assert grids["traversal"][0] < grids["traversal"][1] / 4
+
+
+def fake(settings: Any, table: dict[str, Any], ais: dict[str, list[float]]) -> dict[str, Any]:
+    name = f"{table['data']}.{table['latent']}"
+    raw: dict[str, Any] = {}
+    for method, values in ais.items():
+        runs = [
+            {"ais": value, "iwae": value, "elbo": value, "gap": 0.1, "acceptance": 0.6,
+             "stuck": 0, "ais_images": 9, "iwae_images": 9}
+            for value in values
+        ]  # fmt: skip
+        raw[f"{name}.{method}"] = {"runs": runs, "curve": {"seconds": [1.0]}}
+    return raw
+
+
+def test_numbers_become_the_table_and_its_verdicts() -> None:
+    table = {"data": "mnist", "latent": 8}
+    settings = {**BUDGETS["paper"], "tables": [table]}
+    values = {method: [97.0, 97.2] for method in METHODS}
+    values["csm"], values["ssm"] = [95.0, 95.02], [94.9, 95.1]
+    found = list(metrics(settings, fake(settings, table, values)))
+
+    def of(name: str, method: str) -> Metric:
+        return next(m for m in found if m.name == name and m.labels["method"] == method)
+
+    assert of(AIS, "csm").value == pytest.approx(95.01) and of(AIS, "csm").n == 2
+    assert of("gap to ELBO", "csm").value == pytest.approx(-2.09)
+    said = {verdict.text: verdict.holds for verdict in verdicts(settings, found)}
+    by_paper, best, _ = said
+    assert said[by_paper] is True and "95.01 nats, the paper 95.02" in by_paper
+    assert said[best] is True and best.startswith("MNIST, 8 latents: SSM is best")
+    values["csm"] = [96.0, 96.1]
+    worse = verdicts(settings, metrics(settings, fake(settings, table, values)))
+    assert [one.holds for one in worse[:2]] == [False, False]
+
+
+def test_claims_find_their_metrics() -> None:
+    claim = next(c for c in EXPERIMENT.claims if dict(c.labels or {})["data"] == "celeba")
+    assert claim.metric == FID and claim.value == 66.31
+    assert all(c.metric in (AIS, FID) for c in EXPERIMENT.claims)
+
+
+def test_times_are_those_of_all_methods() -> None:
+    settings = small()
+    (piece,) = vae_times.pieces(settings)
+    raw = vae_times.run(settings, piece, Place("cpu", lambda share: None))
+    assert set(raw["ms"]) == set(METHODS) and min(raw["ms"].values()) > 0
+    assert not any(raw["captured"].values()) and raw["seeds"] == 2
+    assert set(vae_times.figures(settings, {"mnist.2": raw})) == {"times"}
+    stack = make_stack(settings, Pictures(settings, "mnist"), "csm", 2, "cpu")
+    assert stack.settings.particles == 4 and stack.seeds == (0, 1)
+
+
+def test_times_become_verdicts() -> None:
+    settings = {**BUDGETS["paper"], "tables": [{"data": "mnist", "latent": 8}]}
+    ms = {**dict.fromkeys(METHODS, 1.0), "csm": 1.4, "spectral": 9.0}
+    raw = {"data": "mnist", "latent": 8, "ms": ms, "captured": dict.fromkeys(ms, True), "seeds": 3}
+    found = vae_times.metrics(settings, {"mnist.8": raw})
+    minutes = {m.labels["method"]: m.value for m in found if m.unit == "min"}
+    assert minutes["csm"] == pytest.approx(1.4e-3 * 100_000 / 60)
+    first, second = vae_times.verdicts(settings, found)
+    assert first.holds is True and "1.40 times" in first.text
+    assert second.holds is True and "up to 2.3 minutes (CSM)" in second.text
+    ms["csm"] = 2.0
+    first, second = vae_times.verdicts(settings, vae_times.metrics(settings, {"mnist.8": raw}))
+    assert first.holds is False and second.holds is False
+
+
+def test_figures_have_a_panel_for_each_method() -> None:
+    settings = small(methods=["elbo", "csm"])
+    raw = {f"mnist.2.{m}": run_piece(settings, f"mnist.2.{m}") for m in ("elbo", "csm")}
+    drawn = figures(settings, raw)
+    assert set(drawn) == {
+        "bounds-mnist-2", "samples-mnist-2", "reconstructions-mnist-2", "traversal-mnist-2"
+    }  # fmt: skip
+    assert [ax.get_title(loc="left") for ax in drawn["samples-mnist-2"].axes] == ["ELBO", "CSM"]

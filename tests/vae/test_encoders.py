@@ -1,0 +1,172 @@
+"""Encoders and decoders: shapes, forms, closed forms, and what they refuse."""
+
+import math
+
+import pytest
+import torch
+from torch import nn
+
+from arcsm.errors import InputError
+from arcsm.vae import (
+    BernoulliDecoder,
+    ConvolutionalBody,
+    ConvolutionalDecoder,
+    FreeEncoder,
+    GaussianEncoder,
+    ImplicitEncoder,
+    binarise,
+    log_prior,
+)
+from arcsm.vae.data import BinaryImages, ScaledImages
+
+
+def rough_encoder(dims: int = 5) -> ImplicitEncoder:
+    """Return one whose latents depend on each other, and on noise not monotonically."""
+    encoder = ImplicitEncoder(dims, 3, hidden=32).double()
+    with torch.no_grad():
+        for parameter in encoder.parameters():
+            parameter.mul_(3)
+    return encoder
+
+
+def test_latents_depend_on_noise_up_to_their_own() -> None:
+    encoder = rough_encoder()
+    x, eps = torch.randn(1, 3).double(), torch.randn(1, 1, 5).double()
+    jacobian = torch.autograd.functional.jacobian(lambda e: encoder(x, e)[0, 0], eps)[:, 0, 0]
+    assert bool((jacobian.triu(1) == 0).all())
+    below = jacobian[torch.tril_indices(5, 5).unbind()]
+    assert below.abs().min() > 1e-6
+
+
+def test_earlier_noise_enters_only_through_earlier_latents() -> None:
+    """Noises with the same z_1 give the same z_2, though they are far apart."""
+    encoder = ImplicitEncoder(2, 3, hidden=8, bumps=1).double()
+    with torch.no_grad():
+        for parameter in encoder.output.parameters():
+            parameter.fill_(1.0)
+        encoder.coefficients.weight.zero_()
+        # w = ε − 3 tanh(ε + 1.5): of s = ε + 1.5 the roots of s = 3 tanh s have one value of w.
+        encoder.coefficients.bias.copy_(torch.tensor([-3.0, -3.0, 0.0, 0.0, 0.0, 0.0]))
+    s = torch.tensor(3.0).double()
+    for _ in range(60):
+        s = 3 * torch.tanh(s)
+    first = torch.stack([-s, 0 * s, s]) - 1.5
+    eps = torch.stack([first, torch.full_like(first, 0.7)], -1)[:, None]
+    z = encoder(torch.randn(1, 3).double(), eps)[:, 0]
+    torch.testing.assert_close(z, z[:1].expand(3, 2))
+    # And z_2 does depend on z_1.
+    eps[1, 0, 0] += 0.5
+    assert abs(encoder(torch.zeros(1, 3).double(), eps)[:, 0, 1].diff()[0]) > 1e-3
+
+
+def test_a_latent_grows_in_straight_lines_with_its_own_w() -> None:
+    """Without bumps w is ε: m_d and c_d then must not see ε_d, so that z_d tells w_d."""
+    encoder = rough_encoder(4)
+    with torch.no_grad():
+        encoder.coefficients.weight.zero_()
+        encoder.coefficients.bias.zero_()
+    x, eps = torch.randn(1, 3).double(), torch.randn(1, 1, 4).double()
+    for d in range(4):
+        moved = eps.repeat(3, 1, 1)
+        moved[:, 0, d] += torch.tensor([-1.0, 0.0, 1.0]).double()
+        low, middle, high = encoder(x, moved)[:, 0, d]
+        torch.testing.assert_close(high - middle, middle - low)
+        assert high > middle
+
+
+def test_gradients_reach_every_weight() -> None:
+    for kind in (GaussianEncoder, FreeEncoder, ImplicitEncoder):
+        encoder = kind(3, 4, hidden=16)
+        z = encoder(torch.randn(6, 4), torch.randn(2, 6, 3))
+        assert z.shape == (2, 6, 3)
+        (z**2).sum().backward()
+        assert all(bool((p.grad != 0).any()) for p in encoder.parameters()), kind
+
+
+def test_free_encoder_is_one_network_on_x_beside_noise() -> None:
+    encoder = FreeEncoder(2, 3, hidden=4)
+    x, eps = torch.randn(5, 3), torch.randn(1, 5, 2)
+    layer = nn.Linear(5, 4)
+    with torch.no_grad():
+        layer.weight.copy_(torch.cat([encoder.from_features.weight, encoder.from_noise.weight], 1))
+        layer.bias.copy_(encoder.from_features.bias)
+    joined = torch.tanh(layer(torch.cat([x, eps[0]], 1)))
+    mean, log_scale = encoder.units(x)
+    r = eps[0] + encoder.output(torch.tanh(encoder.middle(joined)))
+    expected = mean + log_scale.exp() * r
+    torch.testing.assert_close(encoder(x, eps)[0], expected)
+
+
+def test_bernoulli_likelihood_is_a_probability() -> None:
+    decoder = BernoulliDecoder(2, pixels=3, hidden=4)
+    z = torch.randn(1, 2)
+    every = torch.cartesian_prod(*[torch.tensor([0.0, 1.0])] * 3)
+    total = decoder.log_prob(every, z.expand(8, 2)).exp().sum()
+    assert total.item() == pytest.approx(1, abs=1e-5)
+    drawn = decoder.sample(z.expand(20_000, 2), generator=torch.Generator().manual_seed(0))
+    torch.testing.assert_close(drawn.mean(0), decoder.means(z)[0], atol=0.02, rtol=0)
+
+
+def test_convolutional_likelihood_is_normal() -> None:
+    decoder = ConvolutionalDecoder(2, width=8, side=16)
+    body = ConvolutionalBody(width=8, side=16)
+    x, z = torch.rand(3, 3, 16, 16) * 2 - 1, torch.randn(4, 3, 2)
+    assert body(x).shape == (3, body.features)
+    assert decoder(z).shape == (4, 3, 3, 16, 16) and decoder(z).abs().max() <= 1
+    normal = torch.distributions.Normal(decoder(z), decoder.log_deviation.exp())
+    torch.testing.assert_close(
+        decoder.log_prob(x, z), normal.log_prob(x).flatten(-3).sum(-1), rtol=1e-4, atol=1e-2
+    )
+    encoder = ImplicitEncoder(2, body.features, hidden=8, body=body)
+    assert encoder(x, torch.randn(1, 3, 2)).shape == (1, 3, 2)
+    with pytest.raises(InputError, match="multiple of 16"):
+        ConvolutionalBody(side=24)
+    with pytest.raises(InputError, match="multiple of 16"):
+        ConvolutionalDecoder(2, side=8)
+
+
+def test_prior_is_standard_normal() -> None:
+    z = torch.randn(4, 3)
+    expected = torch.distributions.Normal(0.0, 1.0).log_prob(z).sum(-1)
+    torch.testing.assert_close(log_prior(z), expected)
+    assert log_prior(torch.zeros(1, 1)).item() == pytest.approx(-math.log(2 * math.pi) / 2)
+
+
+def test_binarisation_has_the_levels_as_probabilities() -> None:
+    levels = torch.tensor([0, 51, 255], dtype=torch.uint8).expand(20_000, 3)
+    drawn = binarise(levels, generator=torch.Generator().manual_seed(0))
+    assert set(drawn.unique().tolist()) == {0.0, 1.0}
+    assert drawn[:, 0].sum() == 0 and drawn[:, 2].min() == 1
+    assert drawn[:, 1].mean().item() == pytest.approx(0.2, abs=0.01)
+
+
+def test_sources_draw_their_images() -> None:
+    pixels = torch.arange(5, dtype=torch.uint8)[:, None].expand(5, 4).contiguous() * 60
+    drawn = BinaryImages(pixels).draw(2, 500, torch.Generator().manual_seed(0))
+    assert drawn.shape == (2, 500, 4)
+    assert drawn.mean().item() == pytest.approx(pixels.float().mean().item() / 255, abs=0.03)
+    pictures = torch.tensor([0, 255], dtype=torch.uint8).view(2, 1, 1, 1).expand(2, 3, 16, 16)
+    scaled = ScaledImages(pictures.contiguous()).draw(1, 50, torch.Generator().manual_seed(0))
+    assert set(scaled.unique().tolist()) == {-1.0, 1.0}
+
+
+def test_images_out_of_range_are_refused() -> None:
+    decoder = BernoulliDecoder(2, pixels=4, hidden=4)
+    with pytest.raises(InputError, match=r"0 or 1 .* from 0\.5 to 0\.5"):
+        decoder.check(torch.full((3, 4), 0.5))
+    with pytest.raises(InputError, match=r"\(batch, 4\)"):
+        decoder.check(torch.zeros(3, 5))
+    with pytest.raises(InputError, match="NaN"):
+        decoder.check(torch.full((3, 4), math.nan))
+    with pytest.raises(InputError, match=r"\[−1, 1\], got values from 0 to 255"):
+        ConvolutionalDecoder(2, width=8, side=16).check(
+            torch.linspace(0, 255, 768).view(1, 3, 16, 16)
+        )
+    with pytest.raises(InputError, match="uint8"):
+        binarise(torch.rand(3, 4))
+    with pytest.raises(InputError, match="uint8"):
+        BinaryImages(torch.rand(3, 4))
+    with pytest.raises(InputError, match=r"\(particles, 6, 3\)"):
+        FreeEncoder(3, 4)(torch.zeros(6, 4), torch.zeros(6, 3))
+    with pytest.raises(InputError, match="at least one latent"):
+        ImplicitEncoder(0, 4)

@@ -1,0 +1,87 @@
+"""Score fields: derivatives against autograd, what sees what, units, and bounds."""
+
+import pytest
+import torch
+from torch.func import jacrev, vmap
+
+from arcsm.errors import InputError
+from arcsm.vae.fields import LARGEST, AutoregressiveField, JointField
+
+
+def make(kind: type, **options: bool) -> AutoregressiveField | JointField:
+    field = kind(3, 2, width=12, **options).double()
+    with torch.no_grad():
+        for parameter in field.parameters():
+            parameter.mul_(2)
+    return field
+
+
+def test_the_jet_is_the_diagonal_of_the_jacobian_and_earlier_latents_are_all_it_sees() -> None:
+    field = make(AutoregressiveField)
+    r, hidden = torch.randn(2, 4, 3).double(), torch.randn(4, 12).double()
+    score, slope = field.jet(r, hidden)
+    for b in range(4):
+
+        def one(at: torch.Tensor, b: int = b) -> torch.Tensor:
+            return field.scaled(at[None, None], hidden[b : b + 1])[0, 0]
+
+        jacobian = vmap(jacrev(one))(r[:, b])
+        torch.testing.assert_close(slope[:, b], jacobian.diagonal(dim1=1, dim2=2))
+        assert bool((jacobian.triu(1) == 0).all()) and jacobian.tril(-1).abs().max() > 1e-6
+        torch.testing.assert_close(score[:, b], vmap(one)(r[:, b]))
+
+
+@pytest.mark.parametrize("kind", [AutoregressiveField, JointField])
+def test_ssm_is_the_quadratic_form_of_the_jacobian(kind: type) -> None:
+    field = make(kind, learns_units=False)
+    z, x, v = (torch.randn(shape).double() for shape in ((1, 4, 3), (4, 2), (1, 4, 3)))
+    units = torch.zeros(4, 3).double(), torch.zeros(4, 3).double()
+    loss, scores = field.objective(z, x, v, units)
+    hidden, expected = field.hidden(x), 0.0
+    for b in range(4):
+        jacobian = jacrev(lambda at, b=b: field.scaled(at[None, None], hidden[b : b + 1])[0, 0])(
+            z[0, b]
+        )
+        score = field.scaled(z, hidden)[0, b]
+        expected += (v[0, b] @ jacobian @ v[0, b] + score.square().sum() / 2).item() / 4
+    assert loss.item() == pytest.approx(expected)
+    torch.testing.assert_close(scores, field(z, x, units).detach())
+
+
+def test_scores_are_in_units_of_the_sampler() -> None:
+    """If z is s·r + m, so is the score of z that of r, divided by s."""
+    field = make(AutoregressiveField, learns_units=False)
+    r, x = torch.randn(5, 4, 3).double(), torch.randn(4, 2).double()
+    mean, log_scale = torch.randn(4, 3).double(), torch.randn(4, 3).double()
+    plain = field(r, x, (torch.zeros_like(mean), torch.zeros_like(mean)))
+    scaled = field(mean + log_scale.exp() * r, x, (mean, log_scale))
+    torch.testing.assert_close(scaled, plain / log_scale.exp())
+    with pytest.raises(InputError, match="units of the sampler"):
+        field(r, x)
+
+
+def test_scores_far_out_are_bounded() -> None:
+    field = make(JointField, learns_units=False)
+    units = torch.zeros(4, 3).double(), torch.zeros(4, 3).double()
+    far = field(torch.full((1, 4, 3), 1e6).double(), torch.randn(4, 2).double(), units)
+    torch.testing.assert_close(far, torch.full_like(far, -LARGEST))
+
+
+def test_units_are_learned_where_the_sampler_has_none() -> None:
+    field = AutoregressiveField(1, 0, width=8)
+    optimizer = torch.optim.Adam(field.parameters(), lr=2e-2)
+    for _ in range(300):
+        loss, _ = field.objective(3 + 0.2 * torch.randn(64, 1, 1), None, None)
+        optimizer.zero_grad()
+        loss.backward()
+        optimizer.step()
+    mean, log_scale = field.units(field.hidden(None), None)
+    assert mean.item() == pytest.approx(3, abs=0.1)
+    assert log_scale.exp().item() == pytest.approx(0.2, rel=0.3)
+
+
+def test_a_joint_field_has_no_jet() -> None:
+    with pytest.raises(InputError, match="autoregressive field for CSM, got JointField"):
+        make(JointField).objective(torch.zeros(1, 4, 3).double(), torch.zeros(4, 2).double(), None)
+    with pytest.raises(InputError, match="dims and width of at least 1"):
+        JointField(0, 2)

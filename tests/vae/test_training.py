@@ -1,0 +1,219 @@
+"""Training: each method learns, runs side by side are those alone, and runs can be resumed."""
+
+import math
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from arcsm.errors import CheckpointError, InputError, NonFiniteLossError
+from arcsm.vae import (
+    ESTIMATORS,
+    BernoulliDecoder,
+    BinaryImages,
+    Decoder,
+    Encoder,
+    EntropyEstimator,
+    FreeEncoder,
+    GaussianEncoder,
+    ImplicitEncoder,
+    VAESettings,
+    VAEStack,
+    importance_bounds,
+    make_estimator,
+    normal_proposal,
+)
+from arcsm.vae.estimators import LearnedEntropy
+from arcsm.vae.stack import ModuleStack
+from arcsm.vae.state import load_run, save_run
+
+PIXELS = 16
+
+
+def make(method: str, dims: int = 2) -> tuple[Encoder, Decoder, EntropyEstimator]:
+    kinds = {"elbo": GaussianEncoder, "csm": ImplicitEncoder, "ssm-ar": ImplicitEncoder}
+    encoder = kinds.get(method, FreeEncoder)(dims, PIXELS, hidden=16)
+    options = {"width": 16} if ESTIMATORS[method].learns else {}
+    estimator = make_estimator(method, encoder, PIXELS, **options)
+    return encoder, BernoulliDecoder(dims, PIXELS, hidden=16), estimator
+
+
+def halves() -> BinaryImages:
+    """Images of which one half is bright: one bit, which a latent can hold."""
+    left = torch.zeros(1, PIXELS)
+    left[:, : PIXELS // 2] = 1
+    levels = torch.cat([left, 1 - left]) * 230 + 12
+    return BinaryImages(levels.to(torch.uint8))
+
+
+def stack_of(method: str, seeds: Any = (0,), dims: int = 2, **changes: Any) -> VAEStack:
+    told: dict[str, Any] = {"steps": 4, "batch": 8, "head_start": 2, "evaluate_every": 2}
+    if method == "elbo":
+        told["particles"] = 1
+    settings = VAESettings(method=method, **{**told, **changes})
+    return VAEStack(partial(make, method, dims), halves(), settings, seeds=seeds)
+
+
+@pytest.mark.parametrize("method", list(ESTIMATORS))
+def test_every_method_learns_the_bit(method: str) -> None:
+    stack = stack_of(
+        method,
+        steps=120,
+        batch=32,
+        particles=1 if method == "elbo" else 8,
+        learning_rate=5e-3,
+        score_learning_rate=2e-3,
+        head_start=20,
+        evaluate_every=120,
+    )
+    stack.train()
+    encoder, decoder = stack.run(0)
+    x = halves().draw(1, 200, torch.Generator().manual_seed(0))[0]
+    found = importance_bounds(decoder, x, normal_proposal(encoder, x), samples=200)
+    # Each pixel keeps its side with probability p: the entropy is one bit, and that of 16 pixels.
+    p = 12 / 255
+    noise = -PIXELS * (p * math.log(p) + (1 - p) * math.log(1 - p))
+    assert -found.iwae.mean().item() < math.log(2) + noise + 1.5
+
+
+@pytest.mark.parametrize("method", list(ESTIMATORS))
+def test_members_of_a_stack_compute_what_they_compute_alone(method: str) -> None:
+    both = stack_of(method, (0, 1))
+    x, eps = torch.rand(2, 3, PIXELS).round(), torch.randn(2, 4, 3, 2)
+    drawn = both._encode(x, eps)
+    z = drawn.z
+    log_joint = both._log_joint(x, z)
+    for index in range(2):
+        encoder, decoder = both.run(index)
+        alone = encoder(x[index], eps[index])
+        torch.testing.assert_close(z[index], alone)
+        terms = decoder.log_prob(x[index], alone[:1]) - alone[:1].square().sum(-1) / 2
+        torch.testing.assert_close(log_joint[index], terms.mean() - math.log(2 * math.pi))
+        torch.testing.assert_close(drawn.mean[index], encoder.units(x[index])[0])
+        if both.fields is not None:
+            estimator = both.fields.member(index)
+            assert isinstance(estimator, LearnedEntropy)
+            own = both._scores(drawn)[index]
+            expected = estimator.scores_in(alone, x[index], *encoder.units(x[index]))
+            torch.testing.assert_close(own, expected)
+
+
+def test_the_gradient_of_a_step_is_that_of_the_surrogate() -> None:
+    stack = stack_of("csm", scores_before=True, learning_rate=1e-3)
+    encoder, decoder = stack.run(0)
+    assert stack.fields is not None
+    estimator = stack.fields.member(0)
+    assert isinstance(estimator, LearnedEntropy)
+    estimator._units = (encoder.units,)
+    state = stack.generator.get_state()
+    stack.take_step()
+    found = [
+        value.grad[0] for value in stack.encoders.parameters.values() if value.grad is not None
+    ]
+    stack.generator.set_state(state)
+    x, eps = stack._draw()[0], stack._noise()[0]
+    z = encoder(x, eps)
+    surrogate = estimator.entropy_surrogate(z, x)
+    log_joint = decoder.log_prob(x, z[:1]) - z[:1].square().sum(-1) / 2
+    expected = torch.autograd.grad(-log_joint.mean() - surrogate, list(encoder.parameters()))
+    torch.testing.assert_close(found, list(expected), rtol=1e-4, atol=1e-6)
+
+
+def test_scores_before_the_update_are_those_of_the_pass_itself() -> None:
+    stack = stack_of("csm")
+    drawn = stack._encode(torch.rand(1, 8, PIXELS).round(), torch.randn(1, 4, 8, 2))
+    _, scores = stack._score_losses(drawn, torch.zeros(1, 4, 8, 2))
+    torch.testing.assert_close(scores, stack._scores(drawn))
+
+
+def test_runs_are_repeatable_and_differ_by_seed() -> None:
+    one, again = (stack_of("csm", (3, 4)) for _ in range(2))
+    assert one.train().loss == again.train().loss
+    assert one.curve.loss[-1][0] != one.curve.loss[-1][1]
+    assert one.curve.step == [2, 4] and len(one.curve.score_loss) == 2
+
+
+@pytest.mark.parametrize("method", ["elbo", "stein", "csm"])
+def test_an_interrupted_run_ends_with_the_same_bits(method: str, tmp_path: Path) -> None:
+    whole = stack_of(method, (0, 1))
+    whole.train()
+    path = tmp_path / "vae.safetensors"
+
+    class Stop(Exception):
+        pass
+
+    def stop(stack: VAEStack) -> None:
+        save_run(stack, path)
+        raise Stop
+
+    with pytest.raises(Stop):
+        stack_of(method, (0, 1)).train(progress=stop)
+    later = stack_of(method, (0, 1))
+    later.train(folder=tmp_path)
+    assert later.curve.loss == whole.curve.loss and later.step == 4
+    for name, value in whole.state().items():
+        assert torch.equal(value, later.state()[name]), name
+
+
+def test_a_foreign_run_is_refused(tmp_path: Path) -> None:
+    path = tmp_path / "vae.safetensors"
+    save_run(stack_of("csm"), path)
+    with pytest.raises(CheckpointError, match="same settings, seeds and images"):
+        load_run(stack_of("csm", learning_rate=0.5), path)
+    with pytest.raises(CheckpointError, match="same settings, seeds and images"):
+        load_run(stack_of("csm", (1,)), path)
+    with pytest.raises(CheckpointError, match="weights of these networks"):
+        load_run(stack_of("csm", dims=3), path)
+
+
+def test_more_updates_of_the_scores_teach_them_more() -> None:
+    losses = []
+    for updates in (1, 4):
+        stack = stack_of(
+            "csm", score_updates=updates, steps=40, evaluate_every=40, learning_rate=1e-9
+        )
+        losses.append(stack.train().score_loss[-1][0])
+    assert losses[1] < losses[0]
+
+
+def test_what_diverges_is_named() -> None:
+    stack = stack_of("csm")
+    assert stack.fields is not None
+    with torch.no_grad():
+        next(iter(stack.fields.parameters.values())).fill_(math.nan)
+    with pytest.raises(NonFiniteLossError, match="score estimator of CSM diverged at its step"):
+        stack.train()
+    stack = stack_of("elbo")
+    with torch.no_grad():
+        next(iter(stack.decoders.parameters.values())).fill_(math.nan)
+    with pytest.raises(NonFiniteLossError, match="autoencoder trained by ELBO diverged at step 1"):
+        stack.train()
+
+
+def test_bad_settings_are_refused() -> None:
+    for changes, words in (
+        ({"method": "iwae"}, "method among elbo"),
+        ({"steps": 0}, "steps of at least 1"),
+        ({"method": "stein", "particles": 1}, "at least 2 particles for stein"),
+        ({"decoded": 9}, "at least 9 particles"),
+        ({"learning_rate": 0.0}, "positive learning rates"),
+    ):
+        with pytest.raises(InputError, match=words):
+            VAESettings(**changes)  # type: ignore[arg-type]
+    with pytest.raises(InputError, match="at least one seed"):
+        stack_of("csm", ())
+    with pytest.raises(InputError, match="estimator of ssm, a SSMEntropy, got a CSMEntropy"):
+        VAEStack(partial(make, "csm"), halves(), VAESettings(method="ssm"), seeds=(0,))
+
+
+def test_a_stack_calls_methods_with_missing_arguments() -> None:
+    members = [torch.nn.Linear(2, 3) for _ in range(2)]
+    stack = ModuleStack(members, "cpu")
+    x = torch.randn(2, 5, 2)
+    for index in range(2):
+        expected = members[index](x[index])
+        torch.testing.assert_close(stack.call("forward", x)[index], expected)
+        one = stack.member(index)
+        torch.testing.assert_close(one(x[index]), expected)
