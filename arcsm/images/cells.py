@@ -13,6 +13,7 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
+from arcsm.baselines.pixel_logistics import nearest_level
 from arcsm.errors import InputError
 from arcsm.sampling.chain import TensorSnap
 
@@ -93,7 +94,7 @@ class PixelSnap(TensorSnap):
 
     def move(self, value: Float[Tensor, "rows"]) -> Float[Tensor, "rows"]:
         """Return the levels, as level/255, in whose cells the values lie."""
-        return (value * HIGHEST).round().clamp(0, HIGHEST) / HIGHEST
+        return nearest_level(value)
 
 
 @dataclass(frozen=True)
