@@ -21,7 +21,7 @@ class ToySizes:
 
     rows: int = 20_000
     held_out: int = 4_000
-    steps: int = 1_400
+    steps: int = 2_000
     hidden: tuple[int, ...] = (128, 128, 128)
     shown: int = 4_000  # points in the pictures of data and samples
     grid: int = 200  # cells on a side of the density maps
