@@ -24,7 +24,7 @@ import copy
 import functools
 import statistics
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -211,9 +211,10 @@ def schemes(model: ARCSM, arguments: argparse.Namespace) -> dict[str, Callable[[
     return ways
 
 
-def measure_schemes(model: ARCSM, arguments: argparse.Namespace) -> list[Metric]:
+def measure_schemes(model: ARCSM, arguments: argparse.Namespace) -> Iterator[list[Metric]]:
+    """Time one way to draw after the other; yield what is known of each."""
     labels = {"D": PIXELS, "rows": arguments.rows, "device": arguments.device}
-    metrics, seconds = [], {}
+    seconds = {}
     table = Table(title=f"One batch of {arguments.rows} × {PIXELS}, {arguments.device}")
     for name in ("scheme", "seconds", "times auto"):
         table.add_column(name, justify="left" if name == "scheme" else "right")
@@ -229,15 +230,14 @@ def measure_schemes(model: ARCSM, arguments: argparse.Namespace) -> list[Metric]
         median = statistics.median(seconds[name])
         spread = statistics.stdev(seconds[name]) if repeats > 1 else None
         own = {**labels, "scheme": name}
-        metrics.append(
-            Metric("time of a batch", median, unit="s", n=repeats, spread=spread, labels=own)
-        )
         ratio = median / statistics.median(seconds["auto"])
-        metrics.append(Metric("time / time of auto", ratio, unit="1", n=repeats, labels=own))
         table.add_row(name, f"{median:.3f}", f"{ratio:.1f}")
         Console(width=100).print(f"{name}: {median:.3f} s, {ratio:.1f} × auto")
+        yield [
+            Metric("time of a batch", median, unit="s", n=repeats, spread=spread, labels=own),
+            Metric("time / time of auto", ratio, unit="1", n=repeats, labels=own),
+        ]
     Console(width=100).print(table)
-    return metrics
 
 
 @torch.no_grad()
@@ -415,28 +415,34 @@ def main() -> None:
     parser.add_argument("-o", "--output", default=None)
     arguments = parser.parse_args()
     started, commit = time.monotonic(), current_commit()
-    metrics = throughput(arguments) if arguments.throughput_dims else []
+    metrics: list[Metric] = []
+    settings = {key: value for key, value in vars(arguments).items() if key != "output"}
+    settings["threads"] = torch.get_num_threads()
+
+    def keep(found: list[Metric]) -> None:
+        # After each part: the slow schemes come last, and a run that is cut short keeps the rest.
+        metrics.extend(found)
+        write_result(
+            arguments.output or Path("results") / f"sampling-{arguments.device}.json",
+            experiment="sampling",
+            metrics=metrics,
+            seeds=[0],
+            settings=settings,
+            seconds=time.monotonic() - started,
+            commit=commit,
+        )
+
+    if arguments.throughput_dims:
+        keep(throughput(arguments))
     model, seconds = trained_model(arguments)
+    settings |= {"model": model.config, "training_seconds": seconds}
     if arguments.device == "cpu":  # on a GPU no step is taken by itself
-        metrics += context_share(model, arguments)
+        keep(context_share(model, arguments))
     if arguments.quality_rows:
-        metrics += quality(model, arguments)
-    metrics += measure_schemes(model, arguments)
-    metrics += fixed_points(model, arguments)
-    write_result(
-        arguments.output or Path("results") / f"sampling-{arguments.device}.json",
-        experiment="sampling",
-        metrics=metrics,
-        seeds=[0],
-        settings={
-            **{key: value for key, value in vars(arguments).items() if key != "output"},
-            "model": model.config,
-            "training_seconds": seconds,
-            "threads": torch.get_num_threads(),
-        },
-        seconds=time.monotonic() - started,
-        commit=commit,
-    )
+        keep(quality(model, arguments))
+    keep(fixed_points(model, arguments))
+    for found in measure_schemes(model, arguments):
+        keep(found)
 
 
 if __name__ == "__main__":
