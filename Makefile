@@ -1,7 +1,7 @@
 # Every target sets up what it needs: a virtual environment in .venv, installed once.
 PYTHON ?= python3
-# The tensors of the tests are small: a second thread costs more than it brings.
-PYTEST = OMP_NUM_THREADS=1 $(BIN)/python -m pytest
+# The tensors of the tests are small: two processes of one thread each, file by file.
+PYTEST = OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n 2 --dist loadfile
 VENV := .venv
 BIN := $(VENV)/bin
 INSTALLED := $(VENV)/.installed

@@ -10,6 +10,7 @@ __all__ = [
     "MADE",
     "ARCSMDensity",
     "ARCSMDetector",
+    "ARCSMImputer",
     "ArcsmError",
     "CheckpointError",
     "Ensemble",
@@ -29,7 +30,10 @@ __all__ = [
     "fit_images",
     "get_toy",
     "learn_order",
+    "load",
+    "load_from_hub",
     "load_model",
+    "push_to_hub",
     "read_table",
     "save_model",
     "write_table",
@@ -43,8 +47,10 @@ if TYPE_CHECKING:
     from arcsm.data import get_toy, read_table, write_table
     from arcsm.ensemble import Ensemble
     from arcsm.errors import ArcsmError, CheckpointError, InputError, NonFiniteLossError
-    from arcsm.estimators import ARCSMDensity, ARCSMDetector
+    from arcsm.estimators import ARCSMDensity, ARCSMDetector, ARCSMImputer
+    from arcsm.hub import load_from_hub, push_to_hub
     from arcsm.images import ImageModel, ImageSettings, fit_images
+    from arcsm.loading import load
     from arcsm.model import ARCSM
     from arcsm.ordering import learn_order
     from arcsm.tasks import denoise
@@ -60,8 +66,10 @@ _HOMES = {
     "arcsm.data": ("get_toy", "read_table", "write_table"),
     "arcsm.ensemble": ("Ensemble",),
     "arcsm.errors": ("ArcsmError", "CheckpointError", "InputError", "NonFiniteLossError"),
-    "arcsm.estimators": ("ARCSMDensity", "ARCSMDetector"),
+    "arcsm.estimators": ("ARCSMDensity", "ARCSMDetector", "ARCSMImputer"),
+    "arcsm.hub": ("load_from_hub", "push_to_hub"),
     "arcsm.images": ("ImageModel", "ImageSettings", "fit_images"),
+    "arcsm.loading": ("load",),
     "arcsm.model": ("ARCSM",),
     "arcsm.ordering": ("learn_order",),
     "arcsm.tasks": ("denoise",),

@@ -9,6 +9,19 @@ likely to be the next. With t_d(K) for the loss of scalar d given the scalars in
     E_order Σ_d t_d(x_<d) = D · E_i E_{|K| = i} 1/(D − i) Σ_{d ∉ K} t_d(K)
 
 so that one set for each row gives an unbiased estimate of the loss over all D! orders.
+
+Rows may have holes. Of a row of which only the scalars O are observed, n of them, the loss is the
+mean over all n! orders of O, by the same formula with O and n for all scalars and D. The sets need
+not be drawn anew: of the i scalars that come first in a random order of all D, those in O are the
+first j in a random order of O. If i were uniform from 0 to D, then j would be uniform from 0 to n,
+wherever the holes are, and each value would have the probability 1/(n + 1). But i = D, with which
+j = n, is not drawn: each j < n has the probability (D + 1)/(D (n + 1)), and else nothing is left
+to be learned. With L = K ∩ O
+
+    E_order Σ_{d ∈ O} t_d(x_<d) = E_i E_K w_n · n/(n − j) Σ_{d ∈ O∖L} t_d(L) [j < n],
+    w_n = D (n + 1)/((D + 1) n),
+
+and without holes w_n = 1: nothing changes.
 """
 
 import copy
@@ -17,12 +30,13 @@ from collections.abc import Iterable, Sequence
 from typing import Any, NamedTuple
 
 import torch
-from jaxtyping import Float
+from jaxtyping import Bool, Float
 from torch import Tensor
 
 from arcsm.autoregressive import seeded
 from arcsm.conditional import Noise, TanhSumHead
 from arcsm.context import SubsetNetwork
+from arcsm.context.linear import learn_correlation
 from arcsm.errors import InputError
 from arcsm.model import ARCSM
 from arcsm.objectives import Perturbation, annealed_csm_terms
@@ -88,10 +102,14 @@ class OrderAgnosticARCSM(ARCSM):
         frequencies: int | None = None,
         order: str | Sequence[int] = "natural",
         condition_dims: int = 0,
+        linear: bool = False,
         seed: int | None = None,
         **options: Any,
     ) -> "OrderAgnosticARCSM":
-        """Return a model on a `SubsetNetwork`; `options` are the other ones of `ARCSM.made`."""
+        """Return a model on a `SubsetNetwork`; `options` are the other ones of `ARCSM.made`.
+
+        With `linear` the network is shown linear predictions of all that is unknown.
+        """
         with seeded(seed):
             like = ARCSM.made(dims, hidden=(1,), **options)
             context = SubsetNetwork(
@@ -101,6 +119,7 @@ class OrderAgnosticARCSM(ARCSM):
                 frequencies=frequencies,
                 order=order,
                 condition_dims=condition_dims,
+                linear=linear,
             )
         return cls._on(context, like)
 
@@ -129,6 +148,12 @@ class OrderAgnosticARCSM(ARCSM):
             decorrelate=like.decorrelate,
         )
 
+    def with_linear(self, seed: int | None = None) -> "OrderAgnosticARCSM":
+        """Return an untrained model of this shape that is shown linear predictions."""
+        with seeded(seed):
+            context = SubsetNetwork(**{**self.context.config, "linear": True})
+        return self._on(context, self)
+
     def with_order(self, order: str | Sequence[int]) -> "OrderAgnosticARCSM":
         """Return a model that uses another order, with the same weights, not a copy of them.
 
@@ -155,11 +180,50 @@ class OrderAgnosticARCSM(ARCSM):
         known = lot.argsort(1) < count  # where each scalar stands in an order of its row
         return SubsetPerturbation(*noise, known.to(noise.epsilon.dtype))
 
+    @property
+    def takes_holes(self) -> bool:
+        """Whether entries of rows may be missing: they are among the scalars that are unknown."""
+        return True
+
+    @torch.no_grad()
+    def standardise(
+        self,
+        x: Float[Tensor, "rows dims"],
+        weight: Float[Tensor, "rows"] | None = None,
+        observed: Bool[Tensor, "rows dims"] | None = None,
+    ) -> None:
+        """Set the standardised units from the (weighted) moments of what is observed."""
+        if observed is None and not self.context.linear:
+            super().standardise(x, weight)
+            return
+        if observed is None:
+            observed = torch.ones_like(x, dtype=torch.bool)
+        rows = x.double()
+        high = rows.where(observed, -math.inf).amax(0)
+        # By comparison: the standard deviation of equal numbers may be rounded away from 0.
+        constant = (high <= rows.where(observed, math.inf).amin(0)).nonzero().flatten().tolist()
+        if constant:
+            raise InputError(
+                "expected columns that vary where they are observed, got constant or empty columns"
+                f" {constant}; leave them out"
+            )
+        share = observed.double() if weight is None else observed * weight.double()[:, None]
+        share = share / share.sum(0)
+        mean = (share * rows.where(observed, 0.0)).sum(0)
+        self.shift.copy_(mean)
+        away = (rows - mean).where(observed, 0.0)
+        deviation = (share * away.square()).sum(0).sqrt()
+        self.scale.copy_(deviation)
+        if self.context.linear:
+            found = learn_correlation(away / deviation, observed, weight)
+            self.context.correlation.copy_(found)
+
     def loss_terms(  # type: ignore[override]
         self,
         x: Float[Tensor, "rows dims"],
         noise: SubsetPerturbation,
         *,
+        observed: Bool[Tensor, "rows dims"] | None = None,
         condition: Float[Tensor, "rows condition_dims"] | None = None,
         jitter: Float[Tensor, "rows dims"] | None = None,
         objective: str = "csm",
@@ -167,7 +231,9 @@ class OrderAgnosticARCSM(ARCSM):
     ) -> Float[Tensor, "rows"]:
         """Return D/(D − i) times the annealed CSM terms of the D − i unknown scalars of each row.
 
-        The mean over sets is the mean over all orders of what `ARCSM.loss_terms` returns.
+        The mean over sets is the mean over all orders of what `ARCSM.loss_terms` returns. Where x
+        is not `observed` its entry, any finite number, changes nothing, and orders are those of
+        the scalars that are.
         """
         if objective != "csm":
             raise InputError(
@@ -175,6 +241,8 @@ class OrderAgnosticARCSM(ARCSM):
                 " it out, or use an ARCSM"
             )
         sigma, epsilon, context_epsilon, known = noise
+        if observed is not None:
+            x, known = x.where(observed, self.shift), known * observed
 
         def conditionals(inputs: Tensor, levels: Float[Tensor, "rows 1 1 levels"]) -> Any:
             context = self.context.contexts(inputs, known, condition)
@@ -193,7 +261,13 @@ class OrderAgnosticARCSM(ARCSM):
             inputs=self.context_inputs(x),
         )
         unknown = 1 - known
-        return self.dims * (terms * unknown).sum(1) / unknown.sum(1)
+        if observed is None:
+            return self.dims * (terms * unknown).sum(1) / unknown.sum(1)
+        unknown = unknown * observed
+        n = observed.sum(1)
+        # D (n + 1)/(D + 1), which is D exactly if n is; and a row without anything unknown is 0.
+        factor = self.dims * (n + 1) / (self.dims + 1)
+        return factor * (terms * unknown).sum(1) / unknown.sum(1).clamp(min=1)
 
     @torch.no_grad()
     def log_prob_over_orders(

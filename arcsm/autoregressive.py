@@ -61,6 +61,11 @@ class TrainableModel(nn.Module, ABC):
         return False
 
     @property
+    def takes_holes(self) -> bool:
+        """Whether entries of rows may be missing: `observed` in `standardise` and `loss_terms`."""
+        return False
+
+    @property
     @abstractmethod
     def config(self) -> dict[str, Any]:
         """All that `from_config` needs to build a model of the same shape."""

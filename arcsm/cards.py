@@ -1,6 +1,7 @@
 """Model cards: what a model is, what it was told by the data, and how good it is."""
 
 import os
+from collections.abc import Mapping
 from pathlib import Path
 
 import numpy as np
@@ -10,7 +11,7 @@ from arcsm.data.table import Table
 from arcsm.files import write_text
 from arcsm.images import ImageModel
 from arcsm.images.model import in_words
-from arcsm.plots import loss_plot, pair_plot, pit_difference_plot, save_figure
+from arcsm.plots import loss_plot, pair_plot, pit_difference_plot, pit_plot, save_figure
 from arcsm.plots.pictures import picture_grid, save_picture
 from arcsm.results import current_versions
 from arcsm.tabular import TabularModel
@@ -18,6 +19,7 @@ from arcsm.train import History
 
 _ROWS = 2000  # of the data and of samples that the pictures show
 _IMAGES = 64  # of a grid
+_COVERAGES = (0.5, 0.8, 0.9, 0.95)  # of intervals that are counted
 
 
 def write_card(
@@ -38,14 +40,9 @@ def write_card(
     """
     folder, version = Path(directory), current_versions()["arcsm"]
     parts = [
+        front_matter("tabular"),
         f"# {title}",
-        "A density over the columns of a table, learned by autoregressive score matching"
-        f" (arcsm {version}). It gives the log-density of rows, in nats and in the units of the"
-        " table, and draws new rows.",
-        "```python\nimport arcsm\n\n"
-        f'density = arcsm.ARCSMDensity.load("{title}")\n'
-        "density.score_samples(table)  # a data frame or array with the columns below\n"
-        "density.sample(10)\n```",
+        *_what_it_is(model, title, version),
         "## Columns",
         _columns(model),
     ]
@@ -86,6 +83,7 @@ def write_image_card(
     )
     save_picture(folder / "samples.png", picture_grid(model.sample(_IMAGES, seed=seed)))
     parts = [
+        front_matter("images"),
         f"# {title}",
         f"A density over images of {in_words(model.shape)} (`{model.name}`), learned by {how}"
         f" (arcsm {version}): network {settings.network}, {model.parameters:,} parameters.",
@@ -108,6 +106,56 @@ def write_image_card(
         parts.append(f"{bits[1]} held-out images: {bits[0]:.3f} bits per dimension on average.")
     parts += ["## What is scored", f"Log-probabilities are of {model.about_probability}."]
     write_text(folder / "README.md", "\n\n".join(parts) + "\n")
+
+
+def write_plain_card(directory: str | os.PathLike[str], *, title: str) -> None:
+    """Write a README.md without pictures, for any model."""
+    parts = [
+        front_matter(),
+        f"# {title}",
+        f"A model learned by autoregressive score matching (arcsm {current_versions()['arcsm']}).",
+        f'```python\nimport arcsm\n\nmodel = arcsm.load("{title}")\n```',
+    ]
+    write_text(Path(directory) / "README.md", "\n\n".join(parts) + "\n")
+
+
+def front_matter(*tags: str) -> str:
+    """Return the head of a card, by which the Hugging Face hub knows what the model is.
+
+    >>> print(front_matter("tabular"))
+    ---
+    library_name: arcsm
+    tags:
+    - arcsm
+    - density-estimation
+    - tabular
+    ---
+    """
+    listed = [f"- {tag}" for tag in ("arcsm", "density-estimation", *tags)]
+    return "\n".join(["---", "library_name: arcsm", "tags:", *listed, "---"])
+
+
+def _what_it_is(model: TabularModel, title: str, version: str) -> list[str]:
+    """Return what a model of a table gives, and how to ask for it."""
+    load = f'```python\nimport arcsm\n\ndensity = arcsm.ARCSMDensity.load("{title}")\n'
+    if model.columns.covariates:
+        given = ", ".join(_text(name) for name in model.columns.covariates)
+        predicted = ", ".join(_text(name) for name in model.chained)
+        return [
+            f"The density of {predicted} given {given}, learned by autoregressive score matching"
+            f" (arcsm {version}). It gives quantiles, intervals and means, draws, and log-densities"
+            " in nats and in the units of the table.",
+            f"{load}density.quantile(table, [0.05, 0.5, 0.95])  # a data frame of what is given\n"
+            "density.interval(table, 0.9), density.mean(table)\n"
+            "density.sample(given=table)\n```",
+        ]
+    return [
+        "A density over the columns of a table, learned by autoregressive score matching"
+        f" (arcsm {version}). It gives the log-density of rows, in nats and in the units of the"
+        " table, and draws new rows.",
+        f"{load}density.score_samples(table)  # a data frame or array with the columns below\n"
+        "density.sample(10)\n```",
+    ]
 
 
 def _columns(model: TabularModel) -> str:
@@ -166,10 +214,13 @@ def _comparison(folder: Path, model: TabularModel, data: Table, seed: int) -> li
         else f"All of {data.rows} rows are impossible under the model."
     ]
     shown = [name for name in model.columns.names if name in model.chained]
-    samples = model.sample(
-        min(_ROWS, max(data.rows, 500)),
-        generator=torch.Generator(model.model.device).manual_seed(seed),
-    )
+    generator = torch.Generator(model.model.device).manual_seed(seed)
+    if model.columns.covariates:
+        given = data.select(model.columns.covariates)
+        shown += [name for name in given.names if (given[name] != given[name][0]).any()]
+        samples = model.sample(data.rows, given=given, generator=generator)
+    else:
+        samples = model.sample(min(_ROWS, max(data.rows, 500)), generator=generator)
     save_figure(pair_plot(data.select(shown), samples.select(shown)), folder / "pairs.png")
     parts.append("![Data below the diagonal, samples above](pairs.png)")
     if np.count_nonzero(possible) >= 20:
@@ -185,7 +236,24 @@ def _comparison(folder: Path, model: TabularModel, data: Table, seed: int) -> li
                 " is from the uniform one; the band is where 95 % of perfect models stay."
             )
             parts.append("![Calibration of each column](calibration.png)")
+        if pit and model.columns.covariates:
+            name, values = next(iter(pit.items()))
+            save_figure(pit_plot(values, name=name), folder / "pit.png")
+            parts += ["![Histogram of predicted probabilities](pit.png)", _coverage(pit)]
     return parts
+
+
+def _coverage(pit: Mapping[str, np.ndarray]) -> str:
+    """Return how often values lie in central intervals: where their PIT is that near to 1/2."""
+    rows = [
+        f"| {_text(name)} | "
+        + " | ".join(f"{np.mean(np.abs(values - 0.5) <= c / 2):.1%}" for c in _COVERAGES)
+        + " |"
+        for name, values in pit.items()
+    ]
+    heads = " | ".join(f"{coverage:.0%}" for coverage in _COVERAGES)
+    title = "Share of the rows in intervals that should hold so many of them:"
+    return "\n".join([title, "", f"| column | {heads} |", "|---" * 5 + "|", *rows])
 
 
 def _text(value: object) -> str:

@@ -77,25 +77,60 @@ def atomic_directory(path: str | os.PathLike[str]) -> Iterator[Path]:
             " choose another path"
         )
     _prepare_parent(path, target)
-    mark = _mark()
-    temporary = target.with_name(f".{target.name}.{mark}.partial")
+    _settle_former(target)
+    temporary = target.with_name(f".{target.name}.{_mark()}.partial")
     temporary.mkdir()
     try:
         yield temporary
         for file in temporary.rglob("*"):
             _flush_to_disk(file)
         if target.exists():
-            former = target.with_name(f".{target.name}.{mark}.former")
-            os.rename(target, former)
-            os.rename(temporary, target)
-            shutil.rmtree(former)
-        else:
-            os.rename(temporary, target)
+            os.rename(target, target.with_name(f".{target.name}.former"))
+        os.rename(temporary, target)
+        _settle_former(target)
     except BaseException:
+        _settle_former(target)
         shutil.rmtree(temporary, ignore_errors=True)
         raise
     if os.name == "posix":
         _flush_to_disk(target.parent)
+
+
+def _settle_former(target: Path) -> None:
+    """Remove the directory that `target` has replaced, or put it back if nothing came after it."""
+    former = target.with_name(f".{target.name}.former")
+    if former.is_dir() and target.exists():
+        _discard(former, target.name)
+    elif former.is_dir():
+        os.rename(former, target)
+
+
+def discard_directory(path: str | os.PathLike[str]) -> None:
+    """Remove a directory so that it is whole or gone, whenever the process is killed."""
+    target = Path(os.path.realpath(path))
+    _discard(target, target.name)
+
+
+def _discard(directory: Path, name: str) -> None:
+    # As a temporary of `name`, of which the next write to that name removes what is left.
+    abandoned = directory.with_name(f".{name}.{_mark()}.partial")
+    os.rename(directory, abandoned)
+    shutil.rmtree(abandoned)
+
+
+@contextmanager
+def scratch_directory(path: str | os.PathLike[str]) -> Iterator[Path]:
+    """Yield a new directory beside `path`, for parts of what is to be there; it goes at the end."""
+    target = Path(os.path.realpath(path))
+    _prepare_parent(path, target)
+    temporary = target.with_name(f".{target.name}.{_mark()}.partial")
+    try:
+        temporary.mkdir()
+        yield temporary
+    finally:
+        # Another process may put a file there while it is being removed, once.
+        for _ in range(3):
+            shutil.rmtree(temporary, ignore_errors=True)
 
 
 def write_atomic(path: str | os.PathLike[str], write: Callable[[BinaryIO], object]) -> None:
@@ -112,6 +147,19 @@ def write_bytes(path: str | os.PathLike[str], content: bytes) -> None:
 def write_text(path: str | os.PathLike[str], content: str) -> None:
     """Replace the file at `path` by `content` in UTF-8, line ends as they are."""
     write_bytes(path, content.encode("utf-8"))
+
+
+def parse_json(text: str) -> Any:
+    """Return the content of JSON; whatever is wrong with it is a ValueError.
+
+    >>> parse_json("[" * 100_000)
+    Traceback (most recent call last):
+    ValueError: lists or objects within each other, too many to be read
+    """
+    try:
+        return json.loads(text)
+    except RecursionError:
+        raise ValueError("lists or objects within each other, too many to be read") from None
 
 
 def write_json(path: str | os.PathLike[str], content: Any, *, indent: int | None = 2) -> None:
@@ -145,9 +193,14 @@ def _mark() -> str:
     return f"{os.getpid()}-{_host()}-{secrets.token_hex(4)}"
 
 
-def remove_stale_temporaries(directory: str | os.PathLike[str]) -> list[Path]:
-    """Remove and return the temporaries in `directory` whose writing process is gone."""
-    return _remove_stale(Path(directory), None)
+def remove_stale_temporaries(
+    directory: str | os.PathLike[str], name: str | None = None
+) -> list[Path]:
+    """Remove and return the temporaries in `directory` whose writing process is gone.
+
+    With a `name` only those of the file or directory that is called so.
+    """
+    return _remove_stale(Path(directory), name)
 
 
 def _remove_stale(directory: Path, name: str | None) -> list[Path]:

@@ -17,6 +17,7 @@ from arcsm.conditional import (
     TanhSum,
     TanhSumHead,
 )
+from arcsm.conditional.flow import check_flow_steps
 from arcsm.conditional.head import SLOPE_LIMIT
 from arcsm.context import MADE, ContextNetwork, PixelCNN
 from arcsm.context.pixels import SIZES
@@ -80,6 +81,7 @@ class ARCSM(ScoredChain):
                 f"expected a head for contexts of width {context.width},"
                 f" got one for {head.context_width}; build both with the same width"
             )
+        check_flow_steps(flow_steps)
         self.head, self.noise = head, noise
         self.density, self.flow_steps = density, flow_steps
 

@@ -23,7 +23,7 @@ import numpy as np
 import torch
 
 from arcsm.errors import InputError
-from arcsm.files import write_json
+from arcsm.files import parse_json, write_json
 
 FORMAT = "arcsm-results"
 VERSION = 1
@@ -128,7 +128,7 @@ def read_result(path: str | os.PathLike[str]) -> dict[str, Any]:
             f"expected JSON text in {name!r}, got other bytes; check that it is a results file"
         ) from error
     try:
-        record = json.loads(text)
+        record = parse_json(text)
     except ValueError as error:
         raise InputError(
             f"expected JSON in {name!r}, got: {error}; write the file again with write_result"

@@ -105,6 +105,8 @@ class ScoredChain(AutoregressiveModel):
                 errors[some] = error[:, 0]
 
             entries = (where & wanted.flatten()).nonzero()[:, 0]
+            if len(entries) == 0:
+                return
             sizes = even_sizes(len(entries), self.conditionals_at_once(method), entries.device)
             map_pieces(evaluate_some, entries.split(sizes), entries.device)
 

@@ -41,6 +41,8 @@ def rival_scores(task: Task, name: str) -> tuple[Scores, float]:
         ) from error
     mean, scale = task.train.mean(0), scale_of(task.train)
     train, test = ((rows - mean) / scale for rows in (task.train, task.test))
+    if name == "PCA":  # divides by eigenvalues, which columns that do not vary make 0
+        train, test = (rows[:, np.ptp(task.train, axis=0) > 0] for rows in (train, test))
     start = time.monotonic()
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # of libraries, about each other

@@ -111,7 +111,7 @@ def summarise(
             won = int((own == rank.min(1)).sum())
             metrics.append(Metric("sets won", won, unit="1", n=len(own), labels=labels))
     if rivals:
-        best = np.max([means[method] for method in rivals], axis=0)
+        best = np.fmax.reduce([means[method] for method in rivals])  # of those that did not fail
         labels = {"method": "best rival of each set, in hindsight"}
         metrics.append(Metric(f"mean {what}", best.mean(), unit="1", n=len(best), labels=labels))
     return metrics + [

@@ -1,3 +1,4 @@
+import contextlib
 import json
 import os
 import signal
@@ -12,8 +13,11 @@ import pytest
 from arcsm import files
 from arcsm.errors import InputError
 from arcsm.files import (
+    atomic_directory,
     atomic_path,
+    discard_directory,
     remove_stale_temporaries,
+    scratch_directory,
     write_atomic,
     write_bytes,
     write_json,
@@ -210,3 +214,90 @@ def test_nested_writes_of_one_file_end_with_the_outer(tmp_path: Path) -> None:
         temporary.write_text("outer")
     assert path.read_text() == "outer"
     assert names(tmp_path) == ["a.txt"]
+
+
+def replaced(path: Path, text: str) -> None:
+    with atomic_directory(path) as directory:
+        (directory / "a").write_text(text)
+
+
+def test_a_directory_that_cannot_be_replaced_is_put_back(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    replaced(tmp_path / "d", "old")
+    rename = os.rename
+
+    def fail_for_the_new(source: object, target: object) -> None:
+        if str(source).endswith(".partial"):
+            raise OSError("no space left")
+        rename(source, target)  # type: ignore[arg-type]
+
+    monkeypatch.setattr(os, "rename", fail_for_the_new)
+    with pytest.raises(OSError, match="no space left"):
+        replaced(tmp_path / "d", "new")
+    assert (tmp_path / "d" / "a").read_text() == "old" and names(tmp_path) == ["d"]
+
+
+@pytest.mark.parametrize("renames", [1, 2, 3])
+def test_a_process_killed_while_it_replaces_a_directory(tmp_path: Path, renames: int) -> None:
+    """After the old one was moved, after the new one came, and before the old one has gone."""
+    replaced(tmp_path / "d", "old")
+    code = (
+        "import os, sys\n"
+        "from arcsm.files import atomic_directory\n"
+        "rename, left = os.rename, [int(sys.argv[2])]\n"
+        "def count(*paths):\n"
+        "    rename(*paths)\n"
+        "    left[0] -= 1\n"
+        "    left[0] or os._exit(9)\n"
+        "os.rename = count\n"
+        "with atomic_directory(sys.argv[1]) as directory:\n"
+        "    (directory / 'a').write_text('new')\n"
+    )
+    command = [sys.executable, "-c", code, str(tmp_path / "d"), str(renames)]
+    assert subprocess.run(command, timeout=60).returncode == 9
+    replaced(tmp_path / "other", "x")  # other places are not touched
+    expected = "old" if renames == 1 else "new"
+    with pytest.raises(KeyError), atomic_directory(tmp_path / "d") as directory:
+        assert (tmp_path / "d" / "a").read_text() == expected and directory.is_dir()
+        raise KeyError
+    assert names(tmp_path) == ["d", "other"] and (tmp_path / "d" / "a").read_text() == expected
+
+
+def test_a_directory_that_is_discarded_is_gone_at_once(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    replaced(tmp_path / "d", "old")
+
+    def killed(path: Path) -> None:
+        assert names(tmp_path) == [path.name] and path.name.endswith(".partial")
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr("arcsm.files.shutil.rmtree", killed)
+    with pytest.raises(KeyboardInterrupt):
+        discard_directory(tmp_path / "d")
+
+
+@pytest.mark.parametrize("fails", [False, True])
+def test_a_scratch_directory_goes_in_any_case(tmp_path: Path, fails: bool) -> None:
+    with contextlib.suppress(KeyError), scratch_directory(tmp_path / "new" / "x.csv") as folder:
+        (folder / "part").write_text("some")
+        assert folder.parent == tmp_path / "new" and folder.name.startswith(".x.csv.")
+        if fails:
+            raise KeyError
+    assert names(tmp_path / "new") == []
+
+
+def test_a_scratch_directory_of_a_process_that_was_killed_goes_later(tmp_path: Path) -> None:
+    code = (
+        "import os, sys\n"
+        "from arcsm.files import scratch_directory\n"
+        "with scratch_directory(sys.argv[1]) as folder:\n"
+        "    (folder / 'part').write_text('some')\n"
+        "    os._exit(9)\n"
+    )
+    target = tmp_path / "x.csv"
+    assert subprocess.run([sys.executable, "-c", code, str(target)], timeout=60).returncode == 9
+    assert len(names(tmp_path)) == 1
+    with scratch_directory(target) as folder:
+        assert names(tmp_path) == [folder.name]

@@ -10,7 +10,20 @@ from typing import Annotated
 import typer
 
 from arcsm import __version__
-from arcsm.cli import check, demo, denoise, detect, report, reproduce, sample, score, train
+from arcsm.cli import (
+    check,
+    demo,
+    denoise,
+    detect,
+    impute,
+    predict,
+    report,
+    reproduce,
+    sample,
+    score,
+    serve,
+    train,
+)
 from arcsm.cli.shell import Commands
 
 __all__ = ["app", "main"]
@@ -21,7 +34,20 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
     context_settings={"help_option_names": ["-h", "--help"]},
 )
-for module in (train, sample, score, detect, denoise, check, demo, reproduce, report):
+for module in (
+    train,
+    sample,
+    score,
+    predict,
+    detect,
+    impute,
+    denoise,
+    check,
+    demo,
+    serve,
+    reproduce,
+    report,
+):
     module.add_to(app)
 
 

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from arcsm.cli import options
-from arcsm.cli.options import Device, Json, Quiet, Seed, Voice, examples, prose
+from arcsm.cli.options import Device, Json, Quiet, Seed, Voice, examples, fetched, prose
 from arcsm.cli.shell import check_place, check_writable, writing
 from arcsm.errors import InputError
 
@@ -45,7 +45,13 @@ In = Annotated[
 ]
 ModelOption = Annotated[
     Path,
-    typer.Option("--model", "-m", metavar="DIR", help="A directory that `arcsm train` wrote."),
+    typer.Option(
+        "--model",
+        "-m",
+        metavar="DIR",
+        help="A directory that `arcsm train` wrote, or hf://OWNER/NAME.",
+        callback=fetched,
+    ),
 ]
 Force = Annotated[bool, typer.Option("--force", help="Replace an output that is there.")]
 
@@ -294,7 +300,8 @@ def _rows(told: str, height: int) -> int:
     """Return the number of known rows."""
     if told == "half":
         return height // 2
-    if not told.isdigit() or not 1 <= int(told) < height:
+    # Not every digit of Unicode is one to int(), nor are thousands of them.
+    if not told.isdecimal() or len(told) > 9 or not 1 <= int(told) < height:
         raise InputError(
             f"expected --rows as half or a number from 1 to {height - 1}, got {told!r}; change it"
         )

@@ -1,15 +1,29 @@
 """`arcsm detect`: which rows of a table are unusual, and why."""
 
 from collections.abc import Sequence
+from contextlib import closing
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from arcsm.cli.kinds import SYNTAX, parse_kinds
-from arcsm.cli.options import Data, Device, Json, Quiet, Rows, Seed, Voice, examples, prose
+from arcsm.cli.options import (
+    Data,
+    Device,
+    Json,
+    Quiet,
+    Rows,
+    Seed,
+    Voice,
+    examples,
+    fetched,
+    prose,
+)
 from arcsm.cli.shell import check_place, writing
 from arcsm.cli.sources import Source
+from arcsm.cli.together import in_order, speaks
 from arcsm.errors import InputError
 
 if TYPE_CHECKING:
@@ -60,8 +74,9 @@ def detect(
         typer.Option(
             "--model",
             metavar="DIR",
-            help="A directory that --save wrote, in the place of --train.",
+            help="A directory that --save wrote, in the place of --train; or hf://OWNER/NAME.",
             show_default=False,
+            callback=fetched,
             rich_help_panel=_LEARN,
         ),
     ] = None,
@@ -147,6 +162,8 @@ def detect(
     if max_seconds is not None and not 0 < max_seconds < float("inf"):
         raise InputError(f"expected --max-seconds above 0, got {max_seconds:g}; leave it out")
     voice = Voice(quiet=quiet, as_json=as_json)
+    import numpy as np
+
     from arcsm.cli.output import RowsOut
     from arcsm.cli.scoring import chunks, located
     from arcsm.data import Table
@@ -155,7 +172,9 @@ def detect(
 
     if contamination is not None:
         check_contamination(contamination)
-    out = RowsOut(output, model=model or save or Path(train or ""), data=data, as_json=as_json)
+    out = RowsOut(output, model=model or save, data=data, as_json=as_json)
+    if explain:  # before the training, not after it
+        out.expect(Table({BECAUSE: np.full(1, None, dtype=object)}))
     _check_places(output, train, save)
     reporter = voice.reporter()
     source = Source(data)
@@ -177,7 +196,7 @@ def detect(
         source.require(list(keep or []), "of --keep")
         with reporter.training("training", max_steps) as progress:
             detector.fit_with_progress(table, progress=progress)
-        if save is not None:
+        if save is not None and speaks():
             with writing(save, "choose another place for --save"):
                 detector.save(save)
     names = detector.density_.model_.columns.names
@@ -192,22 +211,28 @@ def detect(
     source.require(names, "of --train" if model is None else "of the model")
     source.require(kept, "of --keep")
     rows = outliers = 0
+
+    def judged(start: int, chunk: Table) -> Table:
+        with located(source, start):
+            chosen = chunk.select(names)
+            score = -detector.score_samples(chosen)
+        beyond = -score < detector.offset_
+        found = {name: chunk[name] for name in kept} | {SCORE: score, OUTLIER: beyond}
+        if explain:
+            found |= _explanation(detector, chosen, beyond, of_columns)
+        return Table(found)
+
+    pieces = chunks(source, detector.density_.model_.columns, kept)
     with (
         writing(out.place, "nothing was written"),
         out,
         reporter.rows("scoring") as advance,
+        closing(in_order((partial(judged, *piece) for piece in pieces), output)) as tables,
     ):
-        for start, chunk in chunks(source, detector.density_.model_.columns, kept):
-            with located(source, start):
-                chosen = chunk.select(names)
-                score = -detector.score_samples(chosen)
-            beyond = -score < detector.offset_
-            found = {name: chunk[name] for name in kept} | {SCORE: score, OUTLIER: beyond}
-            if explain:
-                found |= _explanation(detector, chosen, beyond, of_columns)
-            out.append(Table(found))
-            rows, outliers = rows + chunk.rows, outliers + int(beyond.sum())
-            advance(chunk.rows)
+        for found in tables:
+            out.append(found)
+            rows, outliers = rows + found.rows, outliers + int(found[OUTLIER].sum())
+            advance(found.rows)
     share = outliers / rows if rows else 0.0
     voice.say(
         f"{outliers:,} of {rows:,} rows are outliers ({share:.1%}): their outlier_score is above"

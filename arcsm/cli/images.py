@@ -2,7 +2,6 @@
 
 import math
 import shlex
-import shutil
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -12,6 +11,7 @@ from arcsm.cli.options import Voice
 from arcsm.cli.pictures import Pictures, by_options
 from arcsm.cli.runs import check_places, told_how_to_resume
 from arcsm.cli.shell import check_place, check_writable, writing
+from arcsm.cli.together import refuse_several, speaks
 from arcsm.errors import InputError
 
 if TYPE_CHECKING:
@@ -46,7 +46,7 @@ def train_images(
         check_place(asked.track / "events")
     from arcsm.cards import write_image_card
     from arcsm.devices import check_device
-    from arcsm.files import atomic_directory
+    from arcsm.files import atomic_directory, discard_directory
     from arcsm.images import ImageSettings, fit_images
     from arcsm.images.store import write_images_model
 
@@ -79,9 +79,11 @@ def train_images(
                 directory=partial,
                 resume=resume,
                 progress=progress,
-                track=asked.track,
+                track=asked.track if speaks() else None,
                 prepared={"size": how.size, "channels": how.channels},
             )
+        if not speaks():
+            return  # the first process has the same model, and keeps it
         with reporter.stage("scoring"):
             bits = _held_out_bits(model, images)
         with (
@@ -92,7 +94,7 @@ def train_images(
             write_images_model(folder, model, half=asked.half)
             if card:
                 write_image_card(folder, model, title=output.resolve().name, bits=bits)
-    shutil.rmtree(partial)
+    discard_directory(partial)
     history = model.history
     assert history is not None
     if bits is not None:
@@ -127,6 +129,7 @@ def sample_images(
     voice: Voice,
 ) -> None:
     """Draw images, and write a grid of them or each to a file of its own."""
+    refuse_several("sample", "which of images trains alone")
     from arcsm.cli.output import STDOUT, check_apart
     from arcsm.files import atomic_directory
     from arcsm.plots.pictures import picture_grid, save_picture
@@ -195,6 +198,7 @@ def score_images(
     as_json: bool,
 ) -> None:
     """Give the log-probability of each image, and its bits per dimension."""
+    refuse_several("score", "which of images trains alone")
     import numpy as np
 
     from arcsm.cli.output import RowsOut

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from arcsm.cli.together import own_device, speaks
 from arcsm.errors import InputError
 
 if TYPE_CHECKING:
@@ -15,6 +16,17 @@ if TYPE_CHECKING:
     from arcsm.tabular import TabularModel
 
 SAYING = "What is said"
+
+
+def fetched(told: Path | None) -> Path | None:
+    """Return the directory of a model, after it was fetched if it is on the hub."""
+    # Of two slashes in hf://OWNER/NAME a path keeps one.
+    if told is None or told.parts[:1] != ("hf:",) or told.exists():
+        return told
+    from arcsm.hub import PREFIX, fetch_address
+
+    return fetch_address(PREFIX + "/".join(told.parts[1:]))
+
 
 Data = Annotated[
     str,
@@ -28,7 +40,10 @@ Data = Annotated[
 Model = Annotated[
     Path,
     typer.Argument(
-        metavar="MODEL_DIR", help="A directory that `arcsm train` wrote.", show_default=False
+        metavar="MODEL_DIR",
+        help="A directory that `arcsm train` wrote, or hf://OWNER/NAME on the Hugging Face hub.",
+        show_default=False,
+        callback=fetched,
     ),
 ]
 Rows = Annotated[
@@ -45,7 +60,13 @@ Seed = Annotated[
     int, typer.Option("--seed", metavar="N", help="Seed of all randomness.", min=0, max=2**32 - 1)
 ]
 Device = Annotated[
-    str, typer.Option("--device", metavar="NAME", help="Where to compute: cpu, cuda, cuda:1, …")
+    str,
+    typer.Option(
+        "--device",
+        metavar="NAME",
+        help="Where to compute: cpu, cuda, cuda:1, …",
+        callback=own_device,
+    ),
 ]
 Quiet = Annotated[
     bool,
@@ -65,7 +86,8 @@ class Voice:
     """How a command speaks: prose to stderr, or one JSON object to stdout, or not at all."""
 
     def __init__(self, *, quiet: bool, as_json: bool) -> None:
-        self._quiet, self._as_json = quiet or as_json, as_json
+        # Of several processes the first alone speaks.
+        self._quiet, self._as_json = quiet or as_json or not speaks(), as_json and speaks()
 
     def reporter(self) -> "Reporter":
         """Return what shows the progress."""
@@ -82,7 +104,12 @@ class Voice:
     def result(self, **content: Any) -> None:
         """Print the result, if it was asked for."""
         if self._as_json:
-            print(json.dumps(content, ensure_ascii=False, allow_nan=False))
+            text = json.dumps(content, ensure_ascii=False, allow_nan=False)
+            try:
+                text.encode(sys.stdout.encoding)
+            except UnicodeEncodeError:  # a file name that is no text, or a terminal of old
+                text = json.dumps(content, allow_nan=False)
+            print(text)
 
 
 def prose(text: str) -> str:

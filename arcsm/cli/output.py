@@ -7,6 +7,7 @@ from types import TracebackType
 from typing import Any
 
 from arcsm.cli.shell import check_writable
+from arcsm.cli.together import speaks
 from arcsm.data import Table, TableWriter, write_table
 from arcsm.errors import InputError
 
@@ -16,11 +17,12 @@ STDOUT = "-"
 class RowsOut:
     """Takes tables of equal columns, one after the other.
 
-    They may replace neither the `data` that they are made from nor a file of the `model`.
+    They may replace neither the `data` that they are made from nor a file of the `model`. Of
+    several processes the first alone writes.
     """
 
     def __init__(
-        self, told: str, *, model: Path, data: str | None = None, as_json: bool = False
+        self, told: str, *, model: Path | None, data: str | None = None, as_json: bool = False
     ) -> None:
         self.told = told
         if told == STDOUT and as_json:
@@ -40,17 +42,23 @@ class RowsOut:
             check_writable(Path(told))
         if told != STDOUT:
             check_apart(Path(told), model, data)
+        if not speaks():
+            self._whole = self._writer = None
 
     def __enter__(self) -> "RowsOut":
         if self._writer is not None:
             self._writer.__enter__()
         return self
 
+    def expect(self, table: Table) -> None:
+        """Refuse rows like these where the file cannot hold them."""
+        if self.told.lower().endswith(".npy"):
+            table.to_numpy()
+
     def append(self, table: Table) -> None:
         """Add rows."""
         if self._whole is not None:
-            if self.told.lower().endswith(".npy"):
-                table.to_numpy()  # which says at the first rows, not after the last, what it is not
+            self.expect(table)  # which says at the first rows, not after the last, what it is not
             self._whole.append(table)
         elif self._writer is not None:
             self._writer.append(table)
@@ -72,13 +80,14 @@ class RowsOut:
         return "stdout" if self.told == STDOUT else self.told
 
 
-def check_apart(path: Path, model: Path, data: str | None) -> None:
+def check_apart(path: Path, model: Path | None, data: str | None) -> None:
     """Refuse an output that would replace DATA or lie in the directory of the model."""
     if data is not None and _same(path, Path(data)):
         raise InputError(
             f"expected an --output other than DATA, got {str(path)!r} for both; choose another file"
         )
-    if any(_same(parent, model) for parent in Path(os.path.realpath(path)).parents):
+    above = Path(os.path.realpath(path)).parents
+    if model is not None and any(_same(parent, model) for parent in above):
         raise InputError(
             f"expected an --output outside of the model in {str(model)!r}, got {str(path)!r};"
             " choose another file"

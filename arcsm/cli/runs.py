@@ -36,6 +36,7 @@ def check_places(output: Path, *, resume: bool, force: bool) -> Path:
                 f"expected a new directory, got {str(output)!r}, which holds a model; add --force"
                 " to replace it, or choose another path"
             )
+    _remove_leftovers(partial)
     run = has_state(partial)
     if resume and not run:
         raise InputError(
@@ -53,6 +54,20 @@ def check_places(output: Path, *, resume: bool, force: bool) -> Path:
             " files; move them away, or choose another MODEL_DIR"
         )
     return partial
+
+
+def _remove_leftovers(partial: Path) -> None:
+    """Remove what a run leaves that is killed before its first state is whole."""
+    from arcsm.files import remove_stale_temporaries
+
+    if partial.parent.is_dir():
+        remove_stale_temporaries(partial.parent, partial.name)
+    if not partial.is_dir():
+        return
+    for directory in (*partial.glob("stage-*/"), partial):
+        remove_stale_temporaries(directory)
+        if directory != partial and not any(directory.iterdir()):
+            directory.rmdir()
 
 
 def has_state(partial: Path) -> bool:

@@ -1,5 +1,6 @@
 """`arcsm sample`: new rows, or new images, from a model."""
 
+from contextlib import closing
 from typing import Annotated
 
 import typer
@@ -43,6 +44,7 @@ def sample(
             metavar="N",
             help="How many.  \\[default: 1000, of images 64]",
             min=1,
+            max=10**15,
             show_default=False,
         ),
     ] = None,
@@ -100,29 +102,23 @@ def sample(
 
     from arcsm.cli.output import RowsOut
     from arcsm.cli.shell import writing
-    from arcsm.tabular.pieces import rows_drawn_at_once
+    from arcsm.cli.together import in_order
 
     out = RowsOut(output, model=model, as_json=as_json)
     density = options.load(model, device)
     known = parse_given(given or [], density.model_.columns)
     reporter = voice.reporter()
-    # As many as TabularModel draws at one time, so that the rows are those of ARCSMDensity.sample
-    # with the same seed.
-    at_once = rows_drawn_at_once(density.model_.columns.scalars, device)
-    generator = torch.Generator(device)
+    # The rows are those of ARCSMDensity.sample with the same seed.
+    generator = torch.Generator(density.model_.model.device)
     generator.manual_seed(int(check_random_state(seed).randint(_SEEDS)))
+    drawings = density.model_.drawings(rows, given=known, generator=generator, method=method)
     with (
         writing(out.place, "nothing was written"),
         out,
         reporter.rows("sampling", rows) as advance,
+        closing(in_order(drawings, output)) as tables,
     ):
-        for start in range(0, rows, at_once):
-            drawn = density.model_.sample(
-                min(at_once, rows - start),
-                given=known,
-                generator=generator,
-                method=method,
-            )
+        for drawn in tables:
             out.append(drawn)
             advance(drawn.rows)
     voice.say(f"Wrote {rows:,} rows to {out.place} in {reporter.total:.1f} s.")

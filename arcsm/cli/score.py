@@ -1,5 +1,7 @@
 """`arcsm score`: the log-density of each row of a table, or of each image."""
 
+from contextlib import closing
+from functools import partial
 from typing import Annotated
 
 import typer
@@ -80,6 +82,7 @@ def score(
     from arcsm.cli.output import RowsOut
     from arcsm.cli.scoring import chunks, located
     from arcsm.cli.shell import writing
+    from arcsm.cli.together import in_order
     from arcsm.data import Table
     from arcsm.tabular.soundness import MeanLogDensity
 
@@ -98,20 +101,26 @@ def score(
     source.require(names, "of the model")
     source.require(kept, "of --keep")
     reporter, mean = voice.reporter(), MeanLogDensity()
+
+    def scored(start: int, chunk: Table) -> Table:
+        with located(source, start):
+            log_density, by_column = density.model_.log_prob_and_terms(chunk.select(names))
+        columns = {name: chunk[name] for name in kept} | {SCORE: log_density}
+        if terms:
+            columns |= dict(zip(of_terms, by_column.T, strict=True))
+        return Table(columns)
+
+    pieces = chunks(source, density.model_.columns, kept)
     with (
         writing(out.place, "nothing was written"),
         out,
         reporter.rows("scoring") as advance,
+        closing(in_order((partial(scored, *piece) for piece in pieces), output)) as tables,
     ):
-        for start, chunk in chunks(source, density.model_.columns, kept):
-            with located(source, start):
-                log_density, by_column = density.model_.log_prob_and_terms(chunk.select(names))
-            columns = {name: chunk[name] for name in kept} | {SCORE: log_density}
-            if terms:
-                columns |= dict(zip(of_terms, by_column.T, strict=True))
-            out.append(Table(columns))
-            mean.add(log_density)
-            advance(chunk.rows)
+        for table in tables:
+            out.append(table)
+            mean.add(table[SCORE])
+            advance(table.rows)
     voice.say(str(mean), f"Wrote {mean.rows:,} rows to {out.place} in {reporter.total:.1f} s.")
     voice.result(
         command="score",

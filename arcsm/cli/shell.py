@@ -2,7 +2,8 @@
 
 Data go to stdout, all else to stderr. What the user can put right is one line on stderr and exit
 code 2, never a traceback; Ctrl-C is one line and exit code 130; a reader that closes the pipe ends
-the command without a word. Commands raise ArcsmError for the first, and let OSError,
+the command without a word. Of several processes the first that fails alone has a line. Commands
+raise ArcsmError for the first, and let OSError,
 KeyboardInterrupt and BrokenPipeError pass.
 """
 
@@ -17,13 +18,14 @@ from typing import Any
 
 import typer.core
 
+from arcsm.cli import together
 from arcsm.errors import ArcsmError, InputError
 
 USER_ERROR, INTERRUPTED, CLOSED_PIPE = 2, 130, 141
 
 
 @contextmanager
-def exit_codes() -> Iterator[None]:
+def exit_codes(command: str = "arcsm") -> Iterator[None]:
     """Turn what a command raises into one line on stderr and an exit code; a bug stays a bug."""
     try:
         yield
@@ -41,14 +43,17 @@ def exit_codes() -> Iterator[None]:
     except Exception as error:
         # A usage error of typer's, known by its method: its class has moved between releases.
         if not hasattr(error, "format_message"):
+            if together.others_failed():  # which may be felt as anything
+                sys.exit(USER_ERROR)
             raise
         context = getattr(error, "ctx", None)
-        hint = "" if context is None else f" (see {context.command_path} --help)"
-        _fail(f"{error.format_message().rstrip('.')}{hint}", USER_ERROR)
+        path = command if context is None else context.command_path
+        _fail(f"{error.format_message().rstrip('.')} (see {path} --help)", USER_ERROR)
 
 
 def _fail(message: str, code: int) -> None:
-    print(f"arcsm: {' '.join(message.split())}", file=sys.stderr)
+    if together.first_to_fail():
+        print(f"arcsm: {' '.join(message.split())}", file=sys.stderr)
     _settle_stdout()
     sys.exit(code)
 
@@ -71,10 +76,20 @@ class Commands(typer.core.TyperGroup):
         with exit_codes():
             return super().invoke(ctx)
 
+    def resolve_command(self, ctx: Any, args: list[str]) -> Any:
+        """Find a command, and refuse several processes for one that is not made for them."""
+        found = super().resolve_command(ctx, args)
+        if found[0] not in together.SHARED:
+            together.refuse_several(found[0])
+        return found
+
     def main(self, args: Sequence[str] | None = None, *positional: Any, **options: Any) -> Any:
         """Parse, run and exit, with our lines in the place of typer's boxes."""
         words = list(sys.argv[1:] if args is None else args)
-        with exit_codes():
+        # An option without its value is found out before there is a context to ask.
+        command = f"arcsm {words[0]}" if words and words[0] in self.commands else "arcsm"
+        with exit_codes(command):
+            together.begin()
             options["standalone_mode"] = False
             code = super().main(words, *positional, obj=words, **options)
             sys.stdout.flush()
@@ -114,6 +129,12 @@ def check_writable(path: Path) -> None:
 def check_place(path: Path) -> None:
     """Refuse a path at which neither a file nor a directory could be made."""
     target = Path(os.path.realpath(path))
+    try:
+        os.fspath(path).encode()
+    except UnicodeEncodeError as error:  # which the files of models cannot have for a name
+        raise InputError(
+            f"expected a path in UTF-8, got {os.fspath(path)!r}; choose another one"
+        ) from error
     try:
         existing = next(parent for parent in target.parents if parent.exists())
         if not existing.is_dir():

@@ -1,7 +1,6 @@
 """`arcsm train`: a model from a table or from images, in a run that can be interrupted."""
 
 import shlex
-import shutil
 from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -16,6 +15,7 @@ from arcsm.cli.pictures import find_pictures
 from arcsm.cli.runs import check_places, told_how_to_resume, words_to_resume
 from arcsm.cli.shell import writing
 from arcsm.cli.sources import Source
+from arcsm.cli.together import speaks
 from arcsm.errors import InputError
 
 if TYPE_CHECKING:
@@ -40,12 +40,15 @@ Training stops by itself, when 15 % of the rows, held out for that, say that it 
 DATA may be images as well: mnist, fashion-mnist, cifar10, svhn, celeba, a folder or a zip file of
 pictures. (A folder that is called like a set is ./NAME.)
 
-Ctrl-C keeps the state of the run in MODEL_DIR.partial, and --resume goes on from there.""")
+Ctrl-C keeps the state of the run in MODEL_DIR.partial, and --resume goes on from there.
+
+Several processes train together: torchrun --nproc-per-node 2 -m arcsm train DATA -o MODEL_DIR.""")
 EXAMPLES = examples(
     "arcsm train people.csv -o people",
     "arcsm train people.csv -o people --drop id --columns age=integer --columns share=bounded:0:1",
     "arcsm train sklearn:wine -o wine --max-seconds 60",
     "arcsm train people.csv -o people --ensemble 4 --order auto",
+    "arcsm train people.csv -o income --given age --given city",
     "arcsm train mnist -o digits --download --max-seconds 900",
     "arcsm train photos.zip -o faces --size 32 --channels 3 --network small --device cuda",
 )
@@ -109,17 +112,29 @@ def train(
             rich_help_panel=_TABLE,
         ),
     ] = None,
+    given: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--given",
+            metavar="COL",
+            help="Learn the other columns given this one, a covariate, which is not learned"
+            " itself: for `arcsm predict`. Repeat it for more.",
+            rich_help_panel=_TABLE,
+        ),
+    ] = None,
     ensemble: Annotated[
-        int,
+        int | None,
         typer.Option(
             "--ensemble",
             metavar="K",
             min=1,
             help="Average the densities of K models: better, and K times the work. The first has"
-            " the order asked for, the others have random ones, unless --order lists the columns.",
+            " the order asked for, the others have random ones, unless --order lists the columns."
+            "  \\[default: 1, with --given 4]",
+            show_default=False,
             rich_help_panel=_TABLE,
         ),
-    ] = 1,
+    ] = None,
     network: image_options.Network = None,
     method: image_options.Method = None,
     noise: image_options.Noise = None,
@@ -191,7 +206,8 @@ def train(
             "--drop": drop,
             "--weight": weight,
             "--order": order,
-            "--ensemble": None if ensemble == 1 else ensemble,
+            "--given": given,
+            "--ensemble": ensemble,
         }
         refuse(of_tables, "images", "tables", data)
         from arcsm.cli.images import train_images
@@ -217,22 +233,26 @@ def train(
     from arcsm.columns import Columns
     from arcsm.devices import check_device
     from arcsm.estimators import ARCSMDensity
+    from arcsm.files import discard_directory
     from arcsm.tabular import Settings
+    from arcsm.tabular.fitting import check_conditional_on
 
     check_device(device)
     table, weights = _choose(Source(data).read(), only or [], drop or [], weight)
     kinds = parse_kinds(columns or [], table)
     reporter = voice.reporter()
     # Learned once more inside of `fit`; here to be checked and shown before the training begins.
-    learned = Columns.learn(table, kinds=kinds, weight=weights)
+    covariates = check_conditional_on(given or [], table)
+    learned = Columns.learn(table, kinds=kinds, weight=weights, covariates=covariates)
     chain = _order(order, learned)
     # Refused before anything is shown.
-    Settings(order=chain, ensemble=ensemble)
+    Settings(order=chain, ensemble=ensemble or 1, conditional_on=covariates)
     if learned.scalars and not resume:  # else `fit` says what is wrong; or it was shown before
         _show_columns(learned.describe(), table, reporter)
     density = ARCSMDensity(
         columns=kinds or None,
         order=chain,
+        conditional_on=covariates or None,
         ensemble=ensemble,
         max_steps=max_steps,
         max_seconds=max_seconds,
@@ -254,10 +274,12 @@ def train(
                 progress=progress,
                 racing=progress.racing,
             )
+        if not speaks():
+            return  # the first process has the same model, and keeps it
         with writing(output, f"make room, then go on with: {again}"), reporter.stage("saving"):
             shown, about = _card_rows(density, table)
             density.save(output, data=shown if card else None, about_data=about, card=card)
-    shutil.rmtree(partial)
+    discard_directory(partial)
     _report(density, table, weights, output, voice, reporter)
 
 

@@ -35,6 +35,10 @@ class Category(Kind):
     def _lookup(self) -> Lookup:
         return Lookup(self.values)
 
+    def knows(self, values: np.ndarray) -> np.ndarray:
+        """Return which values are among the K."""
+        return self._lookup.knows(values)
+
     def encode(self, name: str, values: np.ndarray) -> tuple[Sequence[Scalar], np.ndarray | bool]:
         """Return one scalar for each digit; a value that is not known is refused."""
         position = self._lookup.positions(name, values, "values")

@@ -1,7 +1,7 @@
 """All columns of a table as the scalars of one chain."""
 
 from collections import Counter
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -10,6 +10,7 @@ from arcsm.columns.category import Category
 from arcsm.columns.checks import check_complete, check_same_columns, check_weight, type_of
 from arcsm.columns.choose import choose_bool, choose_numbers, choose_text, wish
 from arcsm.columns.continuous import Bounded, Real
+from arcsm.columns.covariate import Covariate
 from arcsm.columns.discrete import Grid, Ordinal
 from arcsm.columns.encoded import Encoded
 from arcsm.columns.fixed import Constant, Duplicate, find_duplicate, is_evident
@@ -20,7 +21,8 @@ from arcsm.errors import InputError
 
 _FORMAT = 1
 _KINDS: dict[str, type[Kind]] = {
-    kind.kind: kind for kind in (Real, Bounded, Grid, Ordinal, Category, Constant, Duplicate)
+    kind.kind: kind
+    for kind in (Real, Bounded, Grid, Ordinal, Category, Constant, Duplicate, Covariate)
 }
 
 
@@ -46,6 +48,9 @@ class Columns:
             first += kind.scalars
         self.names = tuple(self._kinds)
         self.scalars = first
+        given = {name: k for name, k in self._kinds.items() if isinstance(k, Covariate)}
+        self.covariates = tuple(given)
+        self.condition_dims = sum(kind.width for kind in given.values())
 
     @classmethod
     def learn(
@@ -54,6 +59,7 @@ class Columns:
         *,
         kinds: Mapping[str, str | Mapping[str, Any]] | None = None,
         weight: np.ndarray | None = None,
+        covariates: Sequence[str] = (),
     ) -> "Columns":
         """Choose and fit the kind of every column of a table of at least two rows.
 
@@ -63,7 +69,7 @@ class Columns:
         "upper" for bounded and integer columns, "quantum" for integer ones, "levels" in order
         for ordinal ones. A column with one value is constant whatever is said of it. `weight`
         (rows,) counts in locations, scales and frequencies; which values exist is taken from
-        all rows.
+        all rows. `covariates` are columns that will be given: they have no scalars.
         """
         if not isinstance(table, Table):
             raise InputError(
@@ -78,16 +84,48 @@ class Columns:
         wishes = {name: wish(name, given) for name, given in (kinds or {}).items()}
         weight = check_weight(weight, table.rows)
         learned: dict[str, Kind] = {}
-        for name, values in table.columns.items():
+        # What is given comes first: others may follow from it, but it follows from none.
+        for name in covariates:
+            values = table[name]
             check_complete(name, values)
-            learned[name] = _learn(name, values, weight, wishes.get(name), learned, table)
-        return cls(learned, {name: type_of(values) for name, values in table.columns.items()})
+            kind = _learn(name, values, weight, wishes.get(name), {}, table)
+            learned[name] = Covariate.learn(name, kind, values, weight, len(covariates))
+        for name, values in table.columns.items():
+            if name not in learned:
+                check_complete(name, values)
+                learned[name] = _learn(name, values, weight, wishes.get(name), learned, table)
+        return cls(
+            {name: learned[name] for name in table.names},
+            {name: type_of(values) for name, values in table.columns.items()},
+        )
 
     def scalars_of(self, name: str) -> range:
         """Return the scalars of a column: none for a constant or a duplicate."""
         if name not in self._ranges:
             raise InputError(f"expected a column among {list(self.names)}, got {name!r}")
         return self._ranges[name]
+
+    def kind(self, name: str) -> Kind:
+        """Return how a column is mapped."""
+        self.scalars_of(name)  # which refuses a name that is none
+        return self._kinds[name]
+
+    def draw_covariates(self, rows: int, random: np.random.Generator) -> Table:
+        """Return values of the covariates, each like those learned from, without relations."""
+        kinds = {name: k for name, k in self._kinds.items() if isinstance(k, Covariate)}
+        return Table(
+            {name: _cast(k.draw(rows, random), self._types[name]) for name, k in kinds.items()}
+        )
+
+    @property
+    def has_cells(self) -> bool:
+        """Whether some value of the chain stands for more than one point."""
+        return any(
+            kind.scalars > 0
+            and not isinstance(kind, Real)
+            and not (isinstance(kind, Bounded) and kind.low_edge is None and kind.high_edge is None)
+            for kind in self._kinds.values()
+        )
 
     def describe(self) -> list[dict[str, Any]]:
         """Return for each column its name, kind, the reason in words, scalars and parameters."""
@@ -105,10 +143,14 @@ class Columns:
     def encode(self, table: Table) -> Encoded:
         """Return the scalars of a table with the names, order and types of the one learned."""
         check_same_columns(table, self._types)
-        encoded = Encoded.empty(table.rows, self.scalars)
+        encoded = Encoded.empty(table.rows, self.scalars, self.condition_dims)
+        told = 0
         for name, kind in self._kinds.items():
             values = table.columns[name]
             scalars, impossible = kind.encode(name, values)
+            if isinstance(kind, Covariate) and encoded.condition is not None:
+                encoded.condition[:, told : told + kind.width] = kind.features(name, values)
+                told += kind.width
             if isinstance(kind, Duplicate):
                 impossible = kind.differs(table.columns[kind.of], values)
             for scalar, content in zip(self._ranges[name], scalars, strict=True):
@@ -145,14 +187,19 @@ class Columns:
             row, scalar = np.argwhere(~np.isfinite(points))[0]
             raise InputError(f"expected finite points, got {points[row, scalar]} in row {row}")
         columns: dict[str, np.ndarray] = {}
-        for name, kind in self._kinds.items():
+        # Copies last: what they are made from may stand after them.
+        for name, kind in sorted(self._kinds.items(), key=lambda k: isinstance(k[1], Duplicate)):
             if isinstance(kind, Duplicate):
                 values = kind.of_other(columns[kind.of])
+                columns[name] = _cast(values, self._types[name])
             else:
                 own = self._ranges[name]
-                values = kind.decode(points[:, own.start : own.stop])
-            columns[name] = _cast(values, self._types[name])
-        return Table(columns)
+                columns[name] = self.decode_column(name, points[:, own.start : own.stop])
+        return Table({name: columns[name] for name in self.names})
+
+    def decode_column(self, name: str, points: np.ndarray) -> np.ndarray:
+        """Return the values of one column, which is no copy, of points (rows, its scalars)."""
+        return _cast(self._kinds[name].decode(points), self._types[name])
 
     @property
     def config(self) -> dict[str, Any]:
@@ -213,6 +260,7 @@ def _learn(
         return kind
     for of, other in earlier.items():
         others = table.columns[of]
+        other = other.of if isinstance(other, Covariate) else other
         if isinstance(other, Constant | Duplicate) or (others.dtype == object) != text:
             continue
         if sample is None:

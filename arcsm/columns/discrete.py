@@ -66,6 +66,12 @@ class Steps:
         most = min(most, _FARTHEST) if self.highest is None else min(most, self.highest)
         return np.clip(np.rint(self.line.from_normal(z)), _towards_zero(least), _towards_zero(most))
 
+    def position(self, z: np.ndarray) -> np.ndarray:
+        """Return where each z lies among the indices, whole or not, none beyond the ends."""
+        lowest = -_FARTHEST if self.lowest is None else self.lowest
+        highest = _FARTHEST if self.highest is None else self.highest
+        return np.clip(self.line.from_normal(z), float(lowest), float(highest))
+
     def outside(self, index: np.ndarray) -> np.ndarray:
         """Return which indices lie beyond the ends."""
         beyond = np.zeros(len(index), dtype=bool)
@@ -187,6 +193,10 @@ class Ordinal(Kind):
     @cached_property
     def _lookup(self) -> Lookup:
         return Lookup(self.levels)
+
+    def knows(self, values: np.ndarray) -> np.ndarray:
+        """Return which values are among the levels."""
+        return self._lookup.knows(values)
 
     def positions(self, name: str, values: np.ndarray) -> np.ndarray:
         """Return the position of the level of each row."""

@@ -18,6 +18,7 @@ class Encoded:
         scalar to have that of the column in its own units.
     certain: bool; earlier scalars of the column leave one value, so the term of this one is 0.
     impossible: bool of shape (rows,); the density of the row is 0. Its scalars are finite.
+    condition: (rows, features), what is told of the columns that are given; None if none is.
     """
 
     point: np.ndarray
@@ -27,14 +28,16 @@ class Encoded:
     log_det: np.ndarray
     certain: np.ndarray
     impossible: np.ndarray
+    condition: np.ndarray | None = None
 
     @classmethod
-    def empty(cls, rows: int, scalars: int) -> "Encoded":
+    def empty(cls, rows: int, scalars: int, features: int = 0) -> "Encoded":
         """Return arrays to be filled column by column."""
         point, low, high, spread, log_det = (np.empty((rows, scalars)) for _ in range(5))
         certain = np.zeros((rows, scalars), dtype=bool)
         impossible = np.zeros(rows, dtype=bool)
-        return cls(point, low, high, spread, log_det, certain, impossible)
+        condition = np.empty((rows, features)) if features else None
+        return cls(point, low, high, spread, log_det, certain, impossible, condition)
 
     def put(self, scalar: int, content: "Scalar") -> None:
         """Write one scalar of all rows."""

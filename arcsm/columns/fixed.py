@@ -97,6 +97,13 @@ class Duplicate(Kind):
             line = self.y0 + self.slope * (other.astype(np.float64) - self.x0)
         return np.clip(line, -largest, largest)
 
+    def source(self, values: np.ndarray) -> np.ndarray:
+        """Return the values of the other column from those of this one."""
+        if self.slope is None:
+            return values
+        with np.errstate(over="ignore"):
+            return self.x0 + (values.astype(np.float64) - self.y0) / self.slope
+
     def encode(self, name: str, values: np.ndarray) -> tuple[Sequence[Scalar], np.ndarray | bool]:
         """Return no scalar; `differs` tells which rows are impossible."""
         return [], False

@@ -40,6 +40,10 @@ class GridPoints:
         near = np.rint(index)
         return np.where(np.abs(index - near) <= TOLERANCE, near, index)
 
+    def between(self, index: np.ndarray) -> np.ndarray:
+        """Return the numbers at indices that need not be whole."""
+        return np.asarray(self.offset + self.quantum * index, dtype=np.float64)
+
     def value(self, index: np.ndarray) -> np.ndarray:
         """Return the values of whole indices: int64 for a grid of whole numbers."""
         if self.whole:

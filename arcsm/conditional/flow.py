@@ -27,11 +27,22 @@ from arcsm.conditional.protocol import Conditional, Family
 from arcsm.conditional.roots import solve_increasing
 from arcsm.errors import ArcsmError, InputError
 
+_MOST_STEPS = 100_000  # more are a slip of the pen, and would not end
+
 
 def fewest_steps(noise: Noise) -> int:
     """Return the fewest steps that keep the flow increasing for every value of the parameters."""
     decades = math.log(noise.sigma_max / noise.sigma_min)
     return math.floor(decades / math.log1p(1 / SLOPE_LIMIT)) + 1
+
+
+def check_flow_steps(steps: object) -> None:
+    """Refuse a number of steps that is none; None stands for the default."""
+    whole = isinstance(steps, int) and not isinstance(steps, bool)
+    if steps is not None and not (whole and 1 <= steps <= _MOST_STEPS):  # type: ignore[operator]
+        raise InputError(
+            f"expected flow steps from 1 to {_MOST_STEPS}, or None, got {steps!r}; choose some"
+        )
 
 
 def flow_levels(noise: Noise, steps: int | None = None) -> list[float]:

@@ -16,18 +16,20 @@ def solve_increasing(
     *,
     first: tuple[Float[Tensor, "*shape"], Float[Tensor, "*shape"]] | None = None,
     iterations: int = 60,
+    tolerance: float | None = None,
 ) -> tuple[Float[Tensor, "*shape"], Float[Tensor, "*shape"]]:
     """Solve function(t) = target for t in [low, high]; `function` returns values and slopes.
 
     Newton's method inside a bracket that shrinks: a step that would leave the bracket becomes a
     bisection, so that the root is found whatever the shape of the increasing function. Returns
     the roots and the slopes there, which are what `function` was called for last. `first` is
-    function(guess), if that is known and the guess lies in the bracket.
+    function(guess), if that is known and the guess lies in the bracket. A root is found if what is
+    left to go is a share `tolerance` of 1 + |t|, by default that of rounding.
     """
     low, high = low.clone(), high.clone()
     t = torch.minimum(torch.maximum(guess, low), high)
     value, slope = function(t) if first is None else first
-    epsilon = 4 * torch.finfo(t.dtype).eps
+    epsilon = 4 * torch.finfo(t.dtype).eps if tolerance is None else tolerance
     settled = (target - value).abs() <= epsilon * (1 + t.abs()) * slope
     for iteration in range(iterations):
         if bool(settled.all()):

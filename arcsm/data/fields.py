@@ -134,7 +134,8 @@ def infer(fields: Sequence[str], *, commas: bool = False) -> tuple[np.ndarray, F
     if not present:
         return np.full(len(fields), math.nan), None
     gaps = len(present) < len(fields)
-    if all(map(_WHOLE.fullmatch, present)):
+    # Python does not read thousands of digits as a whole number, and no int64 has so many.
+    if all(map(_WHOLE.fullmatch, present)) and max(map(len, present)) < 1000:
         whole = list(map(int, present))
         if not gaps and _INT64.min <= min(whole) and max(whole) <= _INT64.max:
             return np.array(whole, dtype=np.int64), "number"

@@ -11,6 +11,9 @@ from arcsm.data.columns import as_column
 from arcsm.data.table import Table, missing_extra, naming, selected_names
 from arcsm.errors import InputError
 
+# Bytes of a column that are read at one time where a file is read in chunks.
+_BUFFER = 2**20
+
 
 class ParquetWriter:
     """Writes tables into an open file; the first one says what type each column has."""
@@ -62,7 +65,9 @@ def read_parquet(path: Path, columns: Sequence[str] | None, rows: int | None) ->
     """
     arrow, parquet = _arrow()
     try:
-        file = parquet.ParquetFile(path)
+        # Of a row group, which may be the whole file, only some of each column at one time.
+        some = {} if rows is None else {"buffer_size": _BUFFER, "pre_buffer": False}
+        file = parquet.ParquetFile(path, **some)
     except arrow.ArrowInvalid as error:
         raise InputError(
             f"expected a parquet file at {str(path)!r}, got: {error}; write it again"

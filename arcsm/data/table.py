@@ -207,6 +207,11 @@ def check_unique(names: Iterable[str]) -> None:
 def selected_names(names: Sequence[str], columns: Sequence[str] | None) -> tuple[str, ...]:
     """Return `columns`, which must be among `names`, or all names for None."""
     check_unique(names)
+    if "" in names:  # what is written with it, no text file brings back
+        raise InputError(
+            f"expected a name for every column, got none for column {list(names).index('') + 1} of"
+            f" {len(names)}; name it"
+        )
     if columns is None:
         return tuple(names)
     return Table(dict.fromkeys(names, np.empty(0))).select(columns).names

@@ -207,6 +207,11 @@ def _fields(column: np.ndarray) -> list[Any]:
     return column.tolist()
 
 
+def check_table_path(path: str | os.PathLike[str]) -> None:
+    """Refuse a path whose name does not say what type of table it is."""
+    _suffix(Path(path))
+
+
 def _suffix(path: Path) -> str:
     name = path.name.lower()
     for suffix in _SUFFIXES:
@@ -275,6 +280,11 @@ def _read_numpy(
                 part = slice(start, start + step)
                 table = whole.take(part) if isinstance(whole, Table) else as_table(whole[part])
                 yield table.select(selected_names(table.names, columns))
+    except (MemoryError, OverflowError) as error:
+        raise InputError(
+            f"expected an array that fits into memory in {path.name!r}, got: {error}; split it, or"
+            " correct the file if it is smaller than that"
+        ) from error
     except (ValueError, EOFError, zipfile.BadZipFile, zlib.error) as error:
         if isinstance(error, InputError):
             raise
@@ -304,10 +314,12 @@ def _load_npz(path: Path) -> Table:
     with np.load(path, allow_pickle=False) as file:
         names = list(file.files)
         chosen = "X" if "X" in names else names[0] if len(names) == 1 else None
-        if chosen is not None:
-            array = file[chosen]
-            if array.ndim != 1:
-                return as_table(array)
+        arrays = {name: file[name] for name in ([chosen] if chosen else names)}
+        foreign = [name for name, array in arrays.items() if not isinstance(array, np.ndarray)]
+        if foreign:  # numpy hands out the bytes of what is no array
+            raise InputError(f"expected arrays alone, got other files: {foreign}; leave them out")
+        if chosen is not None and arrays[chosen].ndim != 1:
+            return as_table(arrays[chosen])
         arrays = {name: file[name] for name in names}
     shapes = {name: array.shape for name, array in arrays.items()}
     if (

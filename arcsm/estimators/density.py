@@ -12,29 +12,31 @@ from sklearn.utils import check_random_state
 from sklearn.utils.validation import (
     _check_sample_weight,
     check_is_fitted,
-    validate_data,
 )
 
 from arcsm.cards import write_card
-from arcsm.data.table import Table, as_table
+from arcsm.data.table import Table
 from arcsm.errors import CheckpointError, InputError
 from arcsm.estimators.parameters import (
     by_name,
     check_enough_weight,
     column_names,
-    is_frame,
     plain,
     print_progress,
 )
+from arcsm.estimators.prediction import Predictions
+from arcsm.estimators.rows import checked_table
 from arcsm.files import atomic_directory
 from arcsm.soundness import Report
 from arcsm.tabular import Settings, check_table, fit_table, load_tabular, save_tabular
+from arcsm.tabular.given import given_rows
 from arcsm.train import History, Progress, holds_model, split_rows
 
 _SEEDS = 2**31 - 1
+_MEMBERS = 4  # of a model with covariates, which is small
 
 
-class ARCSMDensity(BaseEstimator):
+class ARCSMDensity(Predictions, BaseEstimator):
     """Density estimation for tables by autoregressive score matching.
 
     Every column is modelled given the columns before it. What a column is (real numbers, heavy
@@ -52,10 +54,14 @@ class ARCSMDensity(BaseEstimator):
         The order of the columns in the chain; a list holds names or positions. "auto" learns from
         the data which order does best. "any" trains one model for all orders, which can draw any
         columns given any others, at the cost of some likelihood and of slower scores.
-    ensemble : int, default=1
+    conditional_on : list of str or int, default=None
+        Covariates, by name or position: the density is that of the other columns given these,
+        q(y | x), and nothing is learned of how they are distributed themselves. See `quantile`,
+        `interval` and `mean`.
+    ensemble : int, default=None
         How many models to train side by side; the density is the mean of theirs. The first has the
         order asked for, the others have random ones; a list is the order of all of them, which
-        keeps the conditionals.
+        keeps the conditionals, and so does `conditional_on`. By default 1, with covariates 4.
     hidden : tuple of int, default=None
         Widths of the network's layers.
     max_steps, max_seconds : int and float, default=None
@@ -106,7 +112,8 @@ class ARCSMDensity(BaseEstimator):
         *,
         columns: Mapping[str | int, Any] | None = None,
         order: str | Sequence[str | int] = "natural",
-        ensemble: int = 1,
+        conditional_on: Sequence[str | int] | None = None,
+        ensemble: int | None = None,
         hidden: Sequence[int] | None = None,
         max_steps: int | None = None,
         max_seconds: float | None = None,
@@ -119,6 +126,7 @@ class ARCSMDensity(BaseEstimator):
     ):
         self.columns = columns
         self.order = order
+        self.conditional_on = conditional_on
         self.ensemble = ensemble
         self.hidden = hidden
         self.max_steps = max_steps
@@ -178,7 +186,10 @@ class ARCSMDensity(BaseEstimator):
             order=self.order
             if isinstance(self.order, str)
             else column_names(self.order, table.names),
-            ensemble=self.ensemble,
+            ensemble=(_MEMBERS if self.conditional_on else 1)
+            if self.ensemble is None
+            else self.ensemble,
+            conditional_on=self._covariates(table.names),
             hidden=self.hidden,
             max_steps=self.max_steps,
             max_seconds=self.max_seconds,
@@ -231,7 +242,7 @@ class ARCSMDensity(BaseEstimator):
 
     def sample(
         self,
-        n_samples: int = 1,
+        n_samples: int | None = None,
         random_state: Any = None,
         given: Any = None,
         method: str = "auto",
@@ -240,15 +251,15 @@ class ARCSMDensity(BaseEstimator):
 
         Parameters
         ----------
-        n_samples : int, default=1
-            How many.
+        n_samples : int, default=None
+            How many; by default 1, or one for each row of `given`.
         random_state : int, RandomState instance or None, default=None
             By default that of the estimator.
         given : mapping, Table or data frame, default=None
             Values of some columns, such as ``{"age": 40}``, given which the others are drawn: for
             all rows, or a table with a row for each. They have to come first in `order_`, unless
             order="any". A value far beyond those seen in `fit` is taken as it is, though nothing
-            was learned of what follows from it.
+            was learned of what follows from it. Covariates have to be given.
         method : "auto", "flow", "quadrature" or "langevin", default="auto"
             How to draw: by default from the density that is scored; by annealed Langevin dynamics
             only nearly so.
@@ -260,14 +271,16 @@ class ARCSMDensity(BaseEstimator):
             numbers, whole numbers, truth values or text as they were.
         """
         check_is_fitted(self)
+        if isinstance(given, Mapping):
+            given = by_name(given, self.model_.columns.names)
+        if n_samples is None:
+            n_samples = 1 if given is None else given_rows(given)
         whole = isinstance(n_samples, int | np.integer) and not isinstance(n_samples, bool)
         if not whole or n_samples < 1:
             raise InputError(f"expected a positive number of samples, got {n_samples!r}")
         state = check_random_state(self.random_state if random_state is None else random_state)
         generator = torch.Generator(self.model_.model.device)
         generator.manual_seed(int(state.randint(_SEEDS)))
-        if isinstance(given, Mapping):
-            given = by_name(given, self.model_.columns.names)
         drawn = self.model_.sample(int(n_samples), given=given, generator=generator, method=method)
         return drawn.to_pandas() if self.frame_ else drawn.to_numpy()
 
@@ -305,6 +318,8 @@ class ARCSMDensity(BaseEstimator):
         params = self.get_params()
         if self.columns is not None:  # by name, as JSON has no other keys
             params["columns"] = by_name(self.columns, self.model_.columns.names)
+        if self.conditional_on is not None:
+            params["conditional_on"] = self._covariates(self.model_.columns.names)
         if not isinstance(self.random_state, int | np.integer | None):
             params["random_state"] = None  # a generator is not part of what was learned
         details = {
@@ -353,7 +368,9 @@ class ARCSMDensity(BaseEstimator):
             estimator.history_ = History(**history)
             estimator.frame_ = details["frame"]
             named = details["named"]
-        except (KeyError, TypeError) as error:
+        except (AttributeError, KeyError, TypeError, ValueError) as error:
+            if isinstance(error, CheckpointError):
+                raise
             raise CheckpointError(
                 f"expected an estimator of this release in {os.fspath(path)!r}, got one that does"
                 f" not fit: {error}; load it with the release of arcsm that wrote it"
@@ -366,33 +383,15 @@ class ARCSMDensity(BaseEstimator):
             estimator.feature_names_in_ = np.array(model.columns.names, dtype=object)
         return estimator
 
-    def _table(self, X: Any, *, reset: bool) -> Table:
-        """Return X as a table, checked by scikit-learn's rules and by ours."""
-        least = 2 if reset else 1
-        if isinstance(X, Table) or is_frame(X):
-            table = as_table(X)
-            if table.rows < least:
-                raise InputError(
-                    f"expected at least {least} rows, got a table of {table.rows} sample(s)"
-                )
-            if not isinstance(X, Table):
-                validate_data(self, X, reset=reset, skip_check_array=True)
-                if not reset and not hasattr(self, "feature_names_in_") and not self.frame_:
-                    # Fitted without names: by position, of which scikit-learn has warned.
-                    names = self.model_.columns.names
-                    table = Table(dict(zip(names, table.columns.values(), strict=True)))
-            elif reset:
-                self.n_features_in_ = len(table.names)
-                self.feature_names_in_ = np.array(table.names, dtype=object)
-        else:
-            values = validate_data(
-                self,
-                X,
-                reset=reset,
-                dtype="numeric",
-                ensure_min_samples=least,
+    def _covariates(self, names: Sequence[str]) -> list[str]:
+        if self.conditional_on is None:
+            return []
+        if isinstance(self.conditional_on, str):
+            raise InputError(
+                f"expected a list of covariates, got the text {self.conditional_on!r}; write"
+                f" [{self.conditional_on!r}]"
             )
-            table = as_table(values, names=None if reset else list(self.model_.columns.names))
-        if reset:
-            self.frame_ = isinstance(X, Table) or is_frame(X)
-        return table
+        return column_names(self.conditional_on, names)
+
+    def _table(self, X: Any, *, reset: bool) -> Table:
+        return checked_table(self, X, reset=reset)

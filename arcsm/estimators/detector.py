@@ -249,7 +249,9 @@ class ARCSMDetector(OutlierMixin, BaseEstimator):
             detector.training_scores_ = state.pop("training_scores")
             detector.offset_ = float(details["offset"])
             detector.density_ = _density_of(model, frame=details["frame"], named=details["named"])
-        except (KeyError, TypeError) as error:
+        except (AttributeError, KeyError, TypeError, ValueError) as error:
+            if isinstance(error, CheckpointError):
+                raise
             raise CheckpointError(
                 f"expected a detector of this release in {os.fspath(path)!r}, got one that does"
                 f" not fit: {error}; load it with the release of arcsm that wrote it"

@@ -18,7 +18,7 @@ import torch
 
 from arcsm.errors import InputError
 from arcsm.experiments.experiment import Experiment, Piece
-from arcsm.files import write_json
+from arcsm.files import parse_json, write_json
 from arcsm.results import current_date, current_hardware, current_versions, read_result
 
 PIECE, CURVES, VERSION = "arcsm-piece", "arcsm-curves", 1
@@ -181,11 +181,13 @@ def _file_name(piece: str) -> str:
 def _read(path: Path, kind: str, names: set[str]) -> dict[str, Any]:
     advice = "delete it, or run with --fresh"
     try:
-        content = json.loads(path.read_text(encoding="utf-8"))
+        content = parse_json(path.read_text(encoding="utf-8"))
     except (UnicodeDecodeError, ValueError) as error:
         raise InputError(f"expected JSON in {str(path)!r}, got: {error}; {advice}") from error
     if not isinstance(content, dict) or content.get("format") != kind:
-        raise InputError(f"expected a file of the format {kind} at {str(path)!r}; {advice}")
+        raise InputError(
+            f"expected a file of the format {kind} at {str(path)!r}, got another one; {advice}"
+        )
     if content.get("version") != VERSION or set(content) != names:
         raise InputError(
             f"expected version {VERSION} of {kind} with the fields {', '.join(sorted(names))} in"

@@ -1,6 +1,5 @@
 """Models of images on disk: weights and settings in one directory."""
 
-import json
 import os
 from dataclasses import asdict
 from pathlib import Path
@@ -10,7 +9,7 @@ import torch
 
 from arcsm.autoregressive import TrainableModel
 from arcsm.errors import CheckpointError, InputError
-from arcsm.files import atomic_directory
+from arcsm.files import atomic_directory, parse_json
 from arcsm.images.model import ImageModel
 from arcsm.images.settings import ImageSettings
 from arcsm.model import ARCSM
@@ -82,7 +81,9 @@ def load_images_model(
             history=history,
             prepared=images["prepared"],
         )
-    except (InputError, KeyError, TypeError, ValueError) as error:
+    except (AttributeError, KeyError, TypeError, ValueError) as error:
+        if isinstance(error, CheckpointError):
+            raise
         raise CheckpointError(
             f"expected a model of images of this release in {os.fspath(directory)!r}, got one that"
             f" does not fit: {error}; load it with the release of arcsm that wrote it"
@@ -92,7 +93,7 @@ def load_images_model(
 def holds_images_model(directory: str | os.PathLike[str]) -> bool:
     """Say whether a directory is that of a model of images, without reading its weights."""
     try:
-        description = json.loads((Path(directory) / "config.json").read_text(encoding="utf-8"))
+        description = parse_json((Path(directory) / "config.json").read_text(encoding="utf-8"))
         return "images" in (description.get("details") or {})
     except (OSError, ValueError, AttributeError, TypeError):
         return False

@@ -22,6 +22,7 @@ from arcsm.conditional import Noise
 from arcsm.conditional.flow import fewest_steps
 from arcsm.conditional.noise import suggest_sigma_min
 from arcsm.data.arrays import as_training_rows
+from arcsm.distributed import by_first
 from arcsm.errors import InputError, NonFiniteLossError
 from arcsm.model import ARCSM
 from arcsm.ordering.rules import candidate_orders
@@ -131,7 +132,8 @@ def learn_order(
     config = _short_training(len(rows), steps, learning_rate, int(seed) + 1)
     race = _Race(rows, weights, spreads, (low, high), config, began + seconds, progress)
     orders = candidate_orders(rows.numpy(), inner, most=most, seed=seed)
-    results = race.run([_joined(inner, order) for order in orders.values()])
+    # Of several processes one alone races: the others would run out of time at other orders.
+    results = by_first(lambda: race.run([_joined(inner, order) for order in orders.values()]))
 
     def whole(order: tuple[int, ...]) -> tuple[int, ...]:
         natural = order == tuple(range(len(order)))

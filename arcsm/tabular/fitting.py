@@ -17,10 +17,12 @@ from arcsm.conditional.noise import suggest_sigma_min
 from arcsm.context import resolve_order
 from arcsm.data.table import Table
 from arcsm.devices import check_device
+from arcsm.distributed import join
 from arcsm.ensemble import Ensemble
 from arcsm.errors import InputError
 from arcsm.model import ARCSM
-from arcsm.tabular.model import Chains, TabularModel
+from arcsm.tabular.chains import Chains
+from arcsm.tabular.model import TabularModel
 from arcsm.tabular.ordering import names_of, race_columns, seconds_left
 from arcsm.threads import limited_threads
 from arcsm.train import History, Progress, TrainConfig, fit
@@ -48,7 +50,8 @@ class Settings:
     densities averaged: the first in this order, the others in random ones, or all in this order if
     it is a list of names. `hidden` lists the widths of the network. A share `validation` of the
     rows is held out to tell when to stop. `max_seconds` is for learning the order and training
-    together.
+    together. The columns `conditional_on` are covariates: the density is that of the others given
+    these, and all models of an ensemble then have the same order.
     """
 
     order: str | Sequence[str] = "natural"
@@ -59,6 +62,7 @@ class Settings:
     batch_size: int | None = None
     learning_rate: float | None = None
     validation: float | None = None
+    conditional_on: Sequence[str] = ()
 
     def __post_init__(self) -> None:
         if isinstance(self.order, str) and self.order not in ORDERS:
@@ -76,6 +80,11 @@ class Settings:
             raise InputError(
                 f'expected one model for order="any", got ensemble={self.ensemble}; leave one of'
                 " the two out"
+            )
+        if self.conditional_on and self.order in ("any", "auto"):
+            raise InputError(
+                f"expected the order natural, random, or a list of names with covariates, got"
+                f" {self.order!r}; choose one of these"
             )
 
     def model(
@@ -109,6 +118,11 @@ class Settings:
             "flow_steps": fewest_steps(noise),
             "seed": seed,
         }
+        if columns.condition_dims:
+            options["condition_dims"] = columns.condition_dims
+            # Of few rows a smaller network learns as much, three times as fast.
+            if self.hidden is None and rows < 2000:
+                options["hidden"] = (max(64, 2 * scalars),) * 2
         if self.order == "any":
             return OrderAgnosticARCSM.made(scalars, **options)
         orders = self._scalar_orders(columns, seed, learned)
@@ -156,8 +170,9 @@ class Settings:
                 'expected the learned order for order="auto", got none; learn it first'
             )
         first = drawn(told) if isinstance(told, str) else _named(told, names, columns)
-        # Who names the columns wants that order, and the conditionals that it has.
-        same = not isinstance(self.order, str)
+        # Who names the columns wants that order, and the conditionals that it has; so does who
+        # asks for predictions.
+        same = not isinstance(self.order, str) or len(self.conditional_on) > 0
         others = [first if same else drawn("random") for _ in range(1, self.ensemble)]
         return [
             [scalar for name in chosen for scalar in columns.scalars_of(name)]
@@ -187,17 +202,27 @@ def fit_table(
     """
     settings = settings or Settings()
     check_device(device)
+    processes = join(device)
     if weight is not None:
         counted = np.flatnonzero(weight > 0)
         table, weight = table.take(counted), weight[counted]
-    columns = Columns.learn(table, kinds=kinds, weight=weight)
+    covariates = check_conditional_on(settings.conditional_on, table)
+    columns = Columns.learn(table, kinds=kinds, weight=weight, covariates=covariates)
+    if columns.scalars == 0 and covariates:
+        raise InputError(
+            f"expected a column to model given {covariates}, got none: each of the others is"
+            " constant, or a line in one of these; condition on fewer columns"
+        )
     if columns.scalars == 0:
         raise InputError(
             f"expected rows that differ, got {table.rows} equal ones: each column is constant,"
             " and a constant has no density; pass more of the data"
         )
-    points, spread = _training_arrays(columns, table)
+    points, spread, condition = _training_arrays(columns, table)
     config = settings.training(table.rows, seed)
+    if settings.batch_size is None:  # a number that all processes can share
+        each = -(-config.batch_size // processes.size)
+        config = replace(config, batch_size=each * processes.size)
     learned, race = None, None
     if settings.order == "auto":
         earlier = _earlier_run(directory, columns) if resume and directory is not None else None
@@ -219,6 +244,7 @@ def fit_table(
             points,
             config,
             weight=weight,
+            condition=condition,
             spread=spread if spread.any() else None,
             directory=directory,
             resume=resume,
@@ -227,6 +253,22 @@ def fit_table(
     tabular = TabularModel(columns, model)
     tabular.race = race
     return tabular, history
+
+
+def check_conditional_on(covariates: Sequence[str], table: Table) -> list[str]:
+    """Return the covariates, in the order of the table; refuse names that are none."""
+    unknown = [name for name in covariates if name not in table.columns]
+    if unknown:
+        raise InputError(
+            f"expected covariates among the columns {list(table.names)}, got {unknown}; correct"
+            " the names"
+        )
+    if table.names and set(covariates) == set(table.names):
+        raise InputError(
+            f"expected a column that is no covariate, got all of {list(table.names)} as"
+            " covariates; leave out those to be predicted"
+        )
+    return [name for name in table.names if name in covariates]
 
 
 def _named(order: Sequence[str], names: Sequence[str], columns: Columns) -> list[str]:
@@ -257,9 +299,14 @@ def _earlier_run(
     return list(order), header.get("training", {}).get("config", {}).get("max_seconds")
 
 
-def _training_arrays(columns: Columns, table: Table) -> tuple[np.ndarray, np.ndarray]:
-    """Return points and spreads in single precision: all that training needs of the table."""
+def _training_arrays(
+    columns: Columns, table: Table
+) -> tuple[np.ndarray, np.ndarray, np.ndarray | None]:
+    """Return points, spreads and features of covariates in single precision."""
     points, spread = (np.empty((table.rows, columns.scalars), dtype=np.float32) for _ in range(2))
+    condition = np.empty((table.rows, columns.condition_dims), dtype=np.float32)
     for piece, encoded in columns.encode_pieces(table, _ROWS):
         points[piece], spread[piece] = encoded.point, encoded.spread
-    return points, spread
+        if encoded.condition is not None:
+            condition[piece] = encoded.condition
+    return points, spread, condition if columns.condition_dims else None

@@ -27,7 +27,7 @@ class Given:
     @classmethod
     def of(cls, columns: Columns, given: Any, rows: int) -> "Given":
         """Check values as a score would, and that they can be: a mapping, a table, or a frame."""
-        told = _as_given(given)
+        told = as_given(given)
         unknown = [name for name in told.names if name not in columns.names]
         if unknown:
             raise InputError(
@@ -51,9 +51,16 @@ class Given:
         if impossible.any():
             raise _reason(columns, whole, told, int(np.flatnonzero(impossible)[0]))
         typed = Table(
-            {name: _in_type(name, cells, whole[name].dtype) for name, cells in told.columns.items()}
+            {
+                # Of a covariate other values than those of its type are as good: nothing is drawn.
+                name: _in_type(
+                    name, cells, whole[name].dtype, strict=name not in columns.covariates
+                )
+                for name, cells in told.columns.items()
+            }
         )
-        follow = [name for name, copy in copies.items() if copy.of in sources]
+        told_of = {*sources, *(name for name in told.names if name in columns.covariates)}
+        follow = [name for name, copy in copies.items() if copy.of in told_of]
         known = {*told.names, *sources, *follow}
         fixed = tuple(name for name in columns.names if name in known)
         return cls(_complete(whole, typed, sources, copies), fixed)
@@ -88,15 +95,31 @@ def chained_sources(columns: Columns, names: Sequence[str]) -> list[str]:
     return [name for name in told if columns.scalars_of(name)]
 
 
+def given_rows(given: Any) -> int:
+    """Return for how many rows values are given."""
+    return as_given(given).rows
+
+
+def check_covariates(columns: Columns, told: Sequence[str]) -> None:
+    """Refuse that a covariate is not given."""
+    missing = [name for name in columns.covariates if name not in told]
+    if missing:
+        raise InputError(
+            f"expected values of the covariates {list(columns.covariates)}, got none of {missing};"
+            " pass them as given (--given NAME=VALUE)"
+        )
+
+
 def with_copies(columns: Columns, table: Table) -> Table:
     """Return a table whose constant columns and copies are as the others make them."""
     likely = columns.decode(np.zeros((1, columns.scalars)))
-    free = [name for name in columns.names if columns.scalars_of(name)]
+    free = [name for name in columns.names if columns.scalars_of(name)] + [*columns.covariates]
     whole = likely.take(np.zeros(table.rows, dtype=np.int64))
     return _complete(whole.columns, table.select(free), free, duplicates(columns))
 
 
-def _as_given(given: Any) -> Table:
+def as_given(given: Any) -> Table:
+    """Return values of some columns as a table; in a mapping one value may stand for a row."""
     if isinstance(given, Mapping):
         given = {
             name: [value] if isinstance(value, str) or np.ndim(value) == 0 else value
@@ -146,10 +169,15 @@ def _cast(values: np.ndarray, dtype: np.dtype[Any]) -> np.ndarray:
         return (np.rint(values) if dtype.kind == "i" else values).astype(dtype)
 
 
-def _in_type(name: str, values: np.ndarray, dtype: np.dtype[Any]) -> np.ndarray:
-    """Return values in the type of their column, which must not change them."""
+def _in_type(name: str, values: np.ndarray, dtype: np.dtype[Any], *, strict: bool) -> np.ndarray:
+    """Return values in the type of their column, which must not change them, or else as they are.
+
+    With `strict` values that it would change are refused.
+    """
     cast = _cast(values, dtype)
     changed = np.flatnonzero(cast != values)
+    if len(changed) and not strict:
+        return values
     if len(changed):
         what = "truth values" if dtype.kind == "b" else "whole numbers"
         raise InputError(

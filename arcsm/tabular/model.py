@@ -1,36 +1,39 @@
 """A density over the columns of a table: their transforms, and a chain of conditional scores."""
 
 import copy
+import functools
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
 import numpy as np
 import torch
-from jaxtyping import Float
 from torch import Tensor
 
 from arcsm.agnostic import OrderAgnosticARCSM
 from arcsm.columns import Columns
-from arcsm.columns.continuous import Bounded, Real
 from arcsm.columns.encoded import Encoded
 from arcsm.data.table import Table, as_table
 from arcsm.ensemble import Ensemble, log_shares, mix_cdf, mix_terms, needed_terms
 from arcsm.errors import InputError
 from arcsm.model import ARCSM
 from arcsm.ordering import LearnedOrder
-from arcsm.tabular.given import Given, chained_sources, with_copies
-from arcsm.tabular.pieces import ROWS, rows_drawn_at_once
+from arcsm.tabular.chains import (
+    Chains,
+    as_tensor,
+    condition_of,
+    members_of,
+    one_order_of,
+    order_of,
+    terms_of,
+)
+from arcsm.tabular.given import Given, chained_sources, check_covariates, with_copies
+from arcsm.tabular.pieces import ROWS, generators_of_pieces, rows_drawn_at_once
 
 # Up to this many numbers are evaluated in double precision, in which it does not matter which
 # other rows are in the batch; more of them in single precision, which is twice as fast and agrees
 # to some 1e-5 nats for each column.
 _PRECISE = 20_000
-
-# A value this many deviations out has density 0 for all purposes; beyond, float32 would overflow.
-_FARTHEST = 1e9
-
-Chains = ARCSM | Ensemble
 
 
 class TabularModel:
@@ -41,7 +44,8 @@ class TabularModel:
     categories and ordinal levels the probability itself.
 
     `model` is a chain of one order (`ARCSM`), one for all orders (`OrderAgnosticARCSM`), or an
-    `Ensemble`, whose density is the mean of those of its members.
+    `Ensemble`, whose density is the mean of those of its members. Where columns are covariates,
+    all densities are those of the others given these.
     """
 
     def __init__(self, columns: Columns, model: Chains):
@@ -50,6 +54,11 @@ class TabularModel:
                 f"expected a model of {columns.scalars} scalars for these columns, got one of"
                 f" {model.dims}; build it with dims={columns.scalars}"
             )
+        if columns.condition_dims != model.condition_dims:
+            raise InputError(
+                f"expected a model with a condition of {columns.condition_dims} for these columns,"
+                f" got one of {model.condition_dims}; build it with condition_dims"
+            )
         self.columns, self.model = columns, model
         # How the order was learned, where it was; not kept on disk.
         self.race: LearnedOrder | None = None
@@ -57,7 +66,7 @@ class TabularModel:
     @property
     def members(self) -> list[ARCSM]:
         """The models whose densities are averaged, one if there is no ensemble."""
-        return _members(self.model)
+        return members_of(self.model)
 
     @property
     def order(self) -> tuple[str, ...]:
@@ -66,7 +75,7 @@ class TabularModel:
         It is empty for an ensemble whose members have different orders.
         """
         first = {self.columns.scalars_of(name).start: name for name in self.chained}
-        return tuple(first[scalar] for scalar in _order(self.model) or () if scalar in first)
+        return tuple(first[scalar] for scalar in order_of(self.model) or () if scalar in first)
 
     @property
     def any_order(self) -> bool:
@@ -104,10 +113,10 @@ class TabularModel:
         wanted: Sequence[int] | None = None if only is None else self.columns.scalars_of(only)
         if isinstance(self.model, Ensemble):
             wanted = needed_terms(self.model.order, wanted)
-        model = self._in_precision(table.rows * self.columns.scalars)
+        model = self.in_precision(table.rows * self.columns.scalars)
         for piece, encoded in self.columns.encode_pieces(table, ROWS):
-            each = _terms(model, encoded, wanted)
-            values = mix_terms(each, torch.zeros_like(each), _order(model))[0].numpy()
+            each = terms_of(model, encoded, wanted)
+            values = mix_terms(each, torch.zeros_like(each), order_of(model))[0].numpy()
             log_prob[piece] = (each.sum(-1).logsumexp(0) - math.log(len(each))).numpy()
             for name in chosen:
                 own, place = self.columns.scalars_of(name), self.columns.names.index(name)
@@ -131,39 +140,50 @@ class TabularModel:
         first of the order, unless the model serves any. `method` is that of `ARCSM.sample`.
         A given value far beyond those seen in training is taken as it is: nothing was learned of
         what follows from it, and the other columns are what the network makes of it.
+        Covariates always have to be given.
+        """
+        drawings = self.drawings(rows, given=given, generator=generator, method=method)
+        return Table.concat([draw() for draw in drawings])
+
+    def drawings(
+        self,
+        rows: int,
+        *,
+        given: Any = None,
+        generator: torch.Generator | None = None,
+        method: str = "auto",
+    ) -> Iterator[Callable[[], Table]]:
+        """Yield what draws the rows of `sample`, some at a time, so that memory stays bounded.
+
+        With a generator each call draws the same rows whether or not the others are made, before
+        it or after: several processes can share them.
         """
         nothing = given is None or (isinstance(given, Mapping) and not given)
         known = None if nothing else Given.of(self.columns, given, rows)
+        check_covariates(self.columns, () if known is None else known.fixed)
         first = [] if known is None else chained_sources(self.columns, known.fixed)
-        model = self._starting_with(first)
+        model = self.starting_with(first)
         # Without it a GPU draws all scalars at one go.
-        snap = self._snap if self._has_cells() else None
-        parts = []
-        at_once = rows_drawn_at_once(self.columns.scalars, self.model.device)
-        for start in range(0, max(rows, 1), at_once):
-            piece = slice(start, min(start + at_once, rows))
-            fixed: dict[str, Any] = {}
-            if known is not None and first:
-                fixed = self._fixed(model, known.rows(piece), first, method)
-            points = model.sample(
-                piece.stop - piece.start,
-                generator=generator,
-                method=method,
-                snap=snap,
-                **fixed,
-            )
-            drawn = self.columns.decode(points.double().cpu().numpy())
-            parts.append(drawn if known is None else known.written_into(drawn, piece))
-        return Table.concat(parts)
+        snap = self._snap if self.columns.has_cells else None
 
-    def _has_cells(self) -> bool:
-        """Return whether some values of the chain stand for more than one point."""
-        for column in self.columns.config["columns"]:
-            edges = [column["parameters"].get(key) for key in ("low_edge", "high_edge")]
-            points = column["kind"] in (Real.kind, Bounded.kind) and edges == [None, None]
-            if self.columns.scalars_of(column["name"]) and not points:
-                return True
-        return False
+        def draw(piece: slice, own: torch.Generator | None) -> Table:
+            fixed: dict[str, Any] = {}
+            count = piece.stop - piece.start
+            encoded = None if known is None else self.columns.encode(known.rows(piece))
+            if encoded is not None and first:
+                fixed = self._fixed(model, encoded, first, method)
+            told = None if encoded is None else condition_of(encoded, model)
+            if told is not None:
+                fixed["condition"] = told.expand(count, -1)
+            points = model.sample(count, generator=own, method=method, snap=snap, **fixed)
+            drawn = self.columns.decode(points.double().cpu().numpy())
+            return drawn if known is None else known.written_into(drawn, piece)
+
+        at_once = rows_drawn_at_once(self.columns.scalars, self.model.device)
+        starts = range(0, max(rows, 1), at_once)
+        generators = generators_of_pieces(generator, len(starts))
+        for start, own in zip(starts, generators, strict=True):
+            yield functools.partial(draw, slice(start, min(start + at_once, rows)), own)
 
     def _snap(self, scalar: int, drawn: Tensor, x: Tensor) -> Tensor:
         """Return the points that drawn values stand for, given the rows so far."""
@@ -171,16 +191,15 @@ class TabularModel:
         return torch.from_numpy(self.columns.snap(scalar, values, earlier)).to(drawn)
 
     def _fixed(
-        self, model: Chains, values: Table, first: Sequence[str], method: str
+        self, model: Chains, encoded: Encoded, first: Sequence[str], method: str
     ) -> dict[str, Tensor]:
         """Return what `sample` of the model asks for, to fix the columns `first`."""
-        encoded = self.columns.encode(values)
-        scalars = _members(model)[0].context.order[: len(self._scalars(first))]
-        fixed = {"given": _tensor(encoded.point[:, list(scalars)], model)}
+        scalars = members_of(model)[0].context.order[: len(self.scalars_of(first))]
+        fixed = {"given": as_tensor(encoded.point[:, list(scalars)], model)}
         if isinstance(model, Ensemble):
             # By the probability of cells, where the columns have cells.
             density = "auto" if method == "langevin" else method
-            each = _terms(model, encoded, scalars, density)
+            each = terms_of(model, encoded, scalars, density)
             fixed["weight"] = log_shares(each[..., list(scalars)].sum(-1)).exp().T
         return fixed
 
@@ -190,8 +209,8 @@ class TabularModel:
         Of a discrete column it is drawn between the values of F on both sides of the cell; those
         of a category stand in the order of their codes, most frequent first.
         """
-        model = self._in_precision(table.rows * self.columns.scalars)
-        order = _one_order(model)
+        model = self.in_precision(table.rows * self.columns.scalars)
+        order = one_order_of(model)
         values = {name: np.empty(table.rows) for name in self.chained}
         for piece, encoded in self.columns.encode_pieces(table, ROWS):
             if encoded.impossible.any():
@@ -200,15 +219,18 @@ class TabularModel:
                     f"expected rows of positive density, got row {row}, which has none:"
                     " a value outside its bounds, or a constant that differs; leave it out"
                 )
-            point = _tensor(encoded.point, model)
+            point, condition = as_tensor(encoded.point, model), condition_of(encoded, model)
             cdf = [
                 torch.stack(
-                    [m.conditional_cdf(point, at=_tensor(end, model)) for m in _members(model)]
+                    [
+                        m.conditional_cdf(point, at=as_tensor(end, model), condition=condition)
+                        for m in members_of(model)
+                    ]
                 )
                 for end in (encoded.low, encoded.high)
             ]
             if isinstance(model, Ensemble):
-                terms = _terms(model, encoded)
+                terms = terms_of(model, encoded)
                 low, high = (mix_cdf(ends.double().cpu(), terms, order) for ends in cdf)
             else:
                 low, high = (ends[0].double().cpu() for ends in cdf)
@@ -261,19 +283,19 @@ class TabularModel:
                     f"expected given columns that do not determine {column!r}, got {list(given)};"
                     " leave that one out"
                 )
-            self._starting_with(first)
-            following = TabularModel(self.columns, self._starting_with([*first, *own]))
+            self.starting_with(first)
+            following = TabularModel(self.columns, self.starting_with([*first, *own]))
             return following.conditional_log_prob(row, column, values)
-        _one_order(self.model)
+        one_order_of(self.model)
         repeated = {name: np.repeat(cells, len(values)) for name, cells in row.columns.items()}
         repeated[column] = as_table({column: values})[column]
         # A copy of the column goes with it.
         table = with_copies(self.columns, Table(repeated))
         return self.log_prob_terms(table, only=column)[:, self.columns.names.index(column)]
 
-    def _starting_with(self, first: Sequence[str]) -> Chains:
+    def starting_with(self, first: Sequence[str]) -> Chains:
         """Return the model along an order that starts with these columns, whatever theirs is."""
-        scalars = self._scalars(first)
+        scalars = self.scalars_of(first)
         if isinstance(self.model, OrderAgnosticARCSM):
             return self.model.with_order(scalars)
         starts = {member.context.order[: len(scalars)] for member in self.members}
@@ -286,54 +308,12 @@ class TabularModel:
             ' sets of columns with order="any" (--order any)'
         )
 
-    def _scalars(self, names: Sequence[str]) -> list[int]:
+    def scalars_of(self, names: Sequence[str]) -> list[int]:
+        """Return the scalars of columns, in their order."""
         return [scalar for name in names for scalar in self.columns.scalars_of(name)]
 
-    def _in_precision(self, numbers: int) -> Chains:
+    def in_precision(self, numbers: int) -> Chains:
         """Return the model in the precision that suits so many numbers."""
         if numbers > _PRECISE:
             return self.model
         return copy.deepcopy(self.model).double()
-
-
-def _members(model: Chains) -> list[ARCSM]:
-    return model.models if isinstance(model, Ensemble) else [model]
-
-
-def _order(model: Chains) -> tuple[int, ...] | None:
-    """Return the order of the scalars, None if there are several."""
-    return model.order if isinstance(model, Ensemble) else model.context.order
-
-
-def _one_order(model: Chains) -> tuple[int, ...]:
-    """Return the order of the scalars; refuse several."""
-    order = _order(model)
-    if order is None:
-        raise InputError(
-            "expected a model of one order for its conditionals, got an ensemble of several;"
-            " train it with one order: order=[names] with ensemble=K"
-        )
-    return order
-
-
-def _terms(
-    model: Chains, encoded: Encoded, only: Sequence[int] | None = None, method: str = "auto"
-) -> Float[Tensor, "members rows scalars"]:
-    """Return what each scalar adds to the log-density of each member, in the units of the table."""
-    point = _tensor(encoded.point, model)
-    # In double precision: the ends of a cell may be close to each other.
-    cells = (torch.from_numpy(encoded.low), torch.from_numpy(encoded.high))
-    each = torch.stack(
-        [
-            member.log_prob_terms(point, cells=cells, only=only, method=method)[0].double().cpu()
-            for member in _members(model)
-        ]
-    )
-    # Cells are known by their probability alone; points by a density in the model's units.
-    terms = each + torch.from_numpy(encoded.log_det)
-    return terms.where(~torch.from_numpy(encoded.certain), 0.0)
-
-
-def _tensor(values: np.ndarray, model: Chains) -> Tensor:
-    clipped = np.where(np.isinf(values), values, np.clip(values, -_FARTHEST, _FARTHEST))
-    return torch.from_numpy(clipped).to(model.device, model.dtype)

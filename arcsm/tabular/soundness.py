@@ -90,7 +90,10 @@ def check_alone(model: TabularModel, seed: int, *, chain: bool = True) -> list[F
     """
     rows = max(100, min(_OWN_ROWS, _OWN_NUMBERS // model.columns.scalars))
     generator = torch.Generator(model.model.device).manual_seed(seed)
-    samples = model.sample(rows, generator=generator)
+    given = None
+    if model.columns.covariates:
+        given = model.columns.draw_covariates(rows, np.random.default_rng(seed))
+    samples = model.sample(rows, generator=generator, given=given)
     log_density = model.log_prob(samples)
     possible = np.isfinite(log_density)
     types = {column["name"]: column["type"] for column in model.columns.config["columns"]}
@@ -115,9 +118,11 @@ def check_alone(model: TabularModel, seed: int, *, chain: bool = True) -> list[F
         ),
     ]
     findings += _against(model, samples.take(possible), seed, "its own samples", chain=chain)
-    points = torch.from_numpy(model.columns.encode(samples.take(np.arange(_OWN_CONTEXTS))).point)
+    encoded = model.columns.encode(samples.take(np.arange(_OWN_CONTEXTS)))
+    points = torch.from_numpy(encoded.point)
+    told = None if encoded.condition is None else torch.from_numpy(encoded.condition)
     # Of an ensemble all members are looked at, and one that is wrong is told of.
-    findings.append(min((integrals(m, points) for m in model.members), key=lambda f: f.good))
+    findings.append(min((integrals(m, points, told) for m in model.members), key=lambda f: f.good))
     return findings
 
 
@@ -186,7 +191,7 @@ def _chain(model: TabularModel, table: Table, seed: int, calibrated: bool) -> li
         return []
     rows = max(LEAST_ROWS, min(_CHAIN_ROWS, _OWN_NUMBERS // model.columns.scalars))
     first = _Part(model.members[0], real)
-    report = check_rows(first, encoded.point, rows=rows, seed=seed)
+    report = check_rows(first, encoded.point, condition=encoded.condition, rows=rows, seed=seed)
     found = [finding for finding in report.findings if finding.name in _CHAIN]
     # A member alone need not be calibrated where the mean of all is; that is looked at elsewhere.
     found = [

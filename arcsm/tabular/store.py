@@ -8,7 +8,7 @@ import torch
 
 from arcsm.columns import Columns
 from arcsm.ensemble import Ensemble
-from arcsm.errors import CheckpointError, InputError
+from arcsm.errors import CheckpointError
 from arcsm.model import ARCSM
 from arcsm.tabular.model import TabularModel
 from arcsm.train import read_model, save_model
@@ -35,8 +35,10 @@ def load_tabular(
         )
     try:
         return TabularModel(Columns.from_config(table["columns"]), model), table
-    except (InputError, KeyError) as error:
+    # A description that someone has changed fails anywhere.
+    except Exception as error:
         raise CheckpointError(
-            f"expected columns that fit the model in {os.fspath(directory)!r}, got: {error};"
+            f"expected columns that fit the model in {os.fspath(directory)!r}, got others"
+            f" ({type(error).__name__}: {error});"
             " restore the directory from a copy or train again"
         ) from error

@@ -6,6 +6,7 @@ configuration that it belongs to, so that a file of another model is recognised.
 
 import json
 import os
+import zlib
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -20,7 +21,7 @@ from arcsm.autoregressive import TrainableModel
 from arcsm.baselines import AEM, MixtureMADE, PixelMixture
 from arcsm.ensemble import Ensemble
 from arcsm.errors import CheckpointError, InputError
-from arcsm.files import atomic_path, write_json
+from arcsm.files import atomic_path, parse_json, write_json
 from arcsm.model import ARCSM
 
 FORMAT = "arcsm-checkpoint"
@@ -34,6 +35,7 @@ _KINDS: dict[str, type[TrainableModel]] = {
     "OrderAgnosticARCSM": OrderAgnosticARCSM,
     "PixelMixture": PixelMixture,
 }
+_CHECKSUM = "crc32"  # of names and numbers; safetensors itself has none
 _DTYPES = {"float32": torch.float32, "float64": torch.float64}
 
 
@@ -84,7 +86,7 @@ def read_model(
     """Read a model as `load_model` does, and the details that were kept with it."""
     path = Path(directory) / "config.json"
     try:
-        description = json.loads(path.read_text(encoding="utf-8"))
+        description = parse_json(path.read_text(encoding="utf-8"))
     except OSError as error:
         raise CheckpointError(
             f"expected a model's config.json in {os.fspath(directory)!r}, got none;"
@@ -100,15 +102,21 @@ def read_model(
             f"expected config.json and model.safetensors in {os.fspath(directory)!r} of one model,"
             " got two different ones; restore both from the same source"
         )
+    details = description.get("details")
+    if not isinstance(details, Mapping | None):
+        raise CheckpointError(
+            f"expected named details in {os.fspath(path)!r}, got {type(details).__name__}; load the"
+            " model with the release of arcsm that wrote it"
+        )
     model = build(description)
     load_weights(model, tensors, os.fspath(directory))
-    return model.to(device), description.get("details")
+    return model.to(device), details
 
 
 def holds_model(directory: str | os.PathLike[str]) -> bool:
     """Say whether a directory is one that `save_model` wrote, of whatever version."""
     try:
-        description = json.loads((Path(directory) / "config.json").read_text(encoding="utf-8"))
+        description = parse_json((Path(directory) / "config.json").read_text(encoding="utf-8"))
     except (OSError, ValueError):
         return False
     return isinstance(description, dict) and description.get("format") == FORMAT
@@ -135,10 +143,12 @@ def build(description: Mapping[str, Any]) -> TrainableModel:
     try:
         model = _KINDS[description["kind"]].from_config(description["model"])
         model = model.to(_DTYPES[description["dtype"]])
-    except (KeyError, TypeError, ValueError) as error:
+    # A configuration that someone has changed fails anywhere, in torch for instance.
+    except Exception as error:
         raise CheckpointError(
             f"expected the configuration of a {description['kind']}, got one that does not fit:"
-            f" {error}; load the model with the release of arcsm that wrote it"
+            f" {str(error) or type(error).__name__}; load the model with the release of arcsm that"
+            " wrote it"
         ) from error
     return model
 
@@ -149,7 +159,7 @@ def check_description(description: object) -> None:
         raise CheckpointError(
             "expected a checkpoint of arcsm, got a file of another program; check the path"
         )
-    if description.get("version") != VERSION or description.get("kind") not in _KINDS:
+    if description.get("version") != VERSION or description.get("kind") not in list(_KINDS):
         raise CheckpointError(
             f"expected version {VERSION} of {' or '.join(_KINDS)}, got version"
             f" {description.get('version')!r} of {description.get('kind')!r};"
@@ -173,7 +183,9 @@ def load_weights(model: TrainableModel, tensors: Mapping[str, Tensor], name: str
 def write_tensors(path: Path, tensors: Mapping[str, Tensor], header: Mapping[str, Any]) -> None:
     """Replace the file at `path` by `tensors`, with `header` as JSON in its metadata."""
     with atomic_path(path) as temporary:
-        save_file(dict(tensors), os.fspath(temporary), {"header": json.dumps(header)})
+        # One text alone: the library writes several in any order, and files would differ.
+        text = json.dumps({**header, _CHECKSUM: _checksum(tensors)})
+        save_file(dict(tensors), os.fspath(temporary), {"header": text})
         # The library leaves a file that nobody but its owner can read.
         mask = os.umask(0)
         os.umask(mask)
@@ -191,7 +203,7 @@ def read_tensors(
         with safe_open(name, framework="pt", device=str(device)) as file:
             metadata = file.metadata() or {}
             tensors = {key: file.get_tensor(key) for key in file.keys()}  # noqa: SIM118
-        header = json.loads(metadata["header"])
+        header = parse_json(metadata["header"])
     except (SafetensorError, ValueError) as error:
         raise CheckpointError(
             f"expected a whole safetensors file at {name!r}, got a damaged or foreign one:"
@@ -202,5 +214,22 @@ def read_tensors(
             f"expected a checkpoint of arcsm at {name!r}, got a safetensors file of another"
             " program; check the path"
         ) from error
+    # Files of earlier releases have no checksum.
+    expected = header.pop(_CHECKSUM, None) if isinstance(header, dict) else None
+    if expected is not None and expected != _checksum(tensors):
+        raise CheckpointError(
+            f"expected the numbers that were written to {name!r}, got others: the file is damaged;"
+            " restore it from a copy or train again"
+        )
     check_description(header)
     return tensors, header
+
+
+def _checksum(tensors: Mapping[str, Tensor]) -> str:
+    """Return a number that is another one after nearly any damage to names or numbers."""
+    total = 0
+    for name, value in sorted(tensors.items()):
+        total = zlib.crc32(name.encode(), total)
+        numbers = value.detach().cpu().contiguous().reshape(-1).view(torch.uint8)
+        total = zlib.crc32(numbers.numpy().data, total)
+    return f"{total:08x}"

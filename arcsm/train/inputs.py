@@ -3,8 +3,9 @@
 import hashlib
 from typing import Any
 
+import numpy as np
 import torch
-from jaxtyping import Float
+from jaxtyping import Bool, Float
 from torch import Tensor
 
 from arcsm.data.arrays import as_rows
@@ -62,6 +63,26 @@ def check_spread(spread: Any, rows: Tensor) -> Tensor | None:
             " entry of x, 0 where it is exact"
         )
     return widths
+
+
+def check_observed(observed: Any, x: Any) -> tuple[Any, Bool[Tensor, "rows dims"] | None]:
+    """Return x with 0 in the place of all that is missing, and which entries are not.
+
+    So nothing that stood there can be learned. Rows of which nothing is known teach nothing.
+    """
+    if observed is None:
+        return x, None
+    mask, shape = torch.as_tensor(observed), tuple(getattr(x, "shape", ()))
+    if mask.dtype != torch.bool or mask.shape != shape:
+        raise InputError(
+            f"expected observed as truth values of shape {shape}, got"
+            f" {str(mask.dtype).removeprefix('torch.')} of shape {tuple(mask.shape)}; pass one"
+            " for each entry of x"
+        )
+    if isinstance(x, Tensor):
+        mask = mask.to(x.device)
+        return x.where(mask, torch.zeros((), dtype=x.dtype, device=x.device)), mask
+    return np.where(mask.numpy(), x, np.zeros((), dtype=x.dtype)), mask
 
 
 def fingerprint(*tensors: Tensor | None, rules: tuple[object, ...] = ()) -> str:

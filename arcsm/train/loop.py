@@ -5,7 +5,6 @@ alone, for the whole batch across all processes. So a run that was killed goes o
 from its last checkpoint, and several processes compute the same step as one.
 """
 
-import atexit
 import functools
 import hashlib
 import json
@@ -25,11 +24,13 @@ from torch.nn.parallel import DistributedDataParallel
 
 from arcsm.autoregressive import TrainableModel
 from arcsm.data.arrays import as_training_rows
+from arcsm.distributed import join
 from arcsm.errors import InputError, NonFiniteLossError
 from arcsm.files import remove_stale_temporaries
 from arcsm.train.checkpoint import save_model
 from arcsm.train.inputs import (
     check_condition,
+    check_observed,
     check_range,
     check_spread,
     check_weights,
@@ -140,6 +141,7 @@ def fit(
     weight: Any = None,
     condition: Any = None,
     spread: Any = None,
+    observed: Any = None,
     augment: Augment | None = None,
     directory: str | os.PathLike[str] | None = None,
     resume: bool = False,
@@ -150,16 +152,25 @@ def fit(
     It ends with the averaged weights: those that did best on the held-out rows, if there are any.
     `weight` gives each row a weight. `spread` says, in the shape of x, how far on either side an
     entry is spread evenly, anew at every step, where it is a target; contexts see x itself. It may
-    be a rule, from rows to (below, above). `augment(rows, generator)` may change the rows of each
-    step, by the generator alone. While `progress` is told, the model has the averaged weights.
-    With a `directory` the state is written there every `checkpoint_every` steps and on Ctrl-C, and
-    the finished model at the end; `resume` goes on from that state, with the same data and
-    configuration, as if nothing had happened.
+    be a rule, from rows to (below, above). Entries of x that are not `observed`, a truth value for
+    each, are holes: whatever stands there is not learned. `augment(rows, generator)` may change the
+    rows of each step, by the generator alone. While `progress` is told, the model has the averaged
+    weights. With a `directory` the state is written there every `checkpoint_every` steps and on
+    Ctrl-C, and the finished model at the end; `resume` goes on from that state, with the same data
+    and configuration, as if nothing had happened.
     """
     config = config or TrainConfig()
     if resume and directory is None:
         raise InputError("expected the directory of the run to resume, got none; pass directory")
-    rows = as_training_rows(x, dims=model.dims, may_be_constant=model.takes_constant_columns)
+    if observed is not None and not model.takes_holes:
+        raise InputError(
+            "expected a model of all orders for rows with holes, got a"
+            f" {type(model).__name__}; use an OrderAgnosticARCSM, or leave observed out"
+        )
+    x, seen = check_observed(observed, x)
+    # Of rows with holes the model looks itself whether columns vary.
+    may_be_constant = model.takes_constant_columns or seen is not None
+    rows = as_training_rows(x, dims=model.dims, may_be_constant=may_be_constant)
     weights = check_weights(weight, len(rows))
     conditions = check_condition(condition, len(rows), model.condition_dims)
     spreads = check_spread(spread, rows)
@@ -168,8 +179,8 @@ def fit(
     check_range(conditions, dtype, "condition")
     check_range(spreads, dtype, "spread")
     rule = spread if callable(spread) else None
-    digest = fingerprint(rows, weights, conditions, spreads, rules=(rule, augment))
-    rank, world = _join_processes(device)
+    digest = fingerprint(rows, weights, conditions, spreads, seen, rules=(rule, augment))
+    rank, world = join(device)
     if world > 1 and config.batch_size % world:
         raise InputError(
             f"expected a batch size that {world} processes can share, got {config.batch_size};"
@@ -180,14 +191,17 @@ def fit(
     kept = weights.nonzero()[:, 0]
     trained, held_out = (kept[part] for part in split_rows(len(kept), config))
     parts = (rows, weights, conditions, spreads)
-    data = _Data(*parts, rule, trained, device, dtype)
-    check = _Data(*parts, rule, held_out, device, dtype)
+    data = _Data(*parts, rule, trained, device, dtype, seen)
+    check = _Data(*parts, rule, held_out, device, dtype, seen)
     batch = min(config.batch_size, len(data.x) // world * world)
     if batch < world:
         raise InputError(f"expected a row for each of {world} processes, got {len(data.x)} rows")
 
     # On all rows: units are not learned, and a rare value may be among the held-out rows alone.
-    model.standardise(rows[kept.to(rows.device)].to(device, dtype), weights[kept].to(device, dtype))
+    units = {} if seen is None else {"observed": seen[kept.to(seen.device)].to(device)}
+    model.standardise(
+        rows[kept.to(rows.device)].to(device, dtype), weights[kept].to(device, dtype), **units
+    )
     optimizer = torch.optim.AdamW(
         model.parameters(),
         lr=config.learning_rate,
@@ -203,6 +217,7 @@ def fit(
             remove_stale_temporaries(directory)
         if resume:
             load_state(directory, model, optimizer, state, asdict(config), digest)
+            _check_same_step(state, directory, world, device)
         else:
             refuse_existing(directory)
 
@@ -236,6 +251,7 @@ def fit(
                 data.jitter(
                     x_chosen, chosen, _generator(config.seed, "jitter", step, device), share
                 ),
+                None if data.observed is None else data.observed[mine],
             )
             optimizer.zero_grad(set_to_none=True)
             loss.backward()
@@ -281,7 +297,10 @@ def fit(
     if directory is not None and rank == 0:
         save_model(directory, model)
     if world > 1:
-        dist.barrier()  # nobody returns before the model is on disk
+        # Nobody returns before the model is on disk.
+        arrived = torch.ones((), device=device)
+        dist.all_reduce(arrived)
+        arrived.item()  # until then a GPU alone would wait
     return History(
         state.training,
         state.validation,
@@ -314,6 +333,7 @@ class _Data:
         chosen: Int[Tensor, "chosen"],
         device: torch.device,
         dtype: torch.dtype,
+        observed: Tensor | None = None,
     ):
         self.rows = chosen  # where each row stands in the data as it was given
         self.x = x[chosen.to(x.device)].to(device, dtype)
@@ -322,6 +342,9 @@ class _Data:
             None if condition is None else condition[chosen.to(condition.device)].to(device, dtype)
         )
         self.spread = None if spread is None else spread[chosen.to(spread.device)].to(device, dtype)
+        self.observed = (
+            None if observed is None else observed[chosen.to(observed.device)].to(device)
+        )
         self._rule = rule
 
     def jitter(
@@ -357,10 +380,12 @@ class _Objective(nn.Module):
         condition: Tensor | None,
         noise: Any,
         jitter: Tensor | None,
+        observed: Tensor | None,
     ) -> Tensor:
+        holes = {} if observed is None else {"observed": observed}
         with torch.autocast(x.device.type, torch.bfloat16, enabled=self.half_precision):
             terms = self.model.loss_terms(
-                x, noise, condition=condition, jitter=jitter, **self.options
+                x, noise, condition=condition, jitter=jitter, **holes, **self.options
             )
         return (weight * terms).sum()
 
@@ -464,8 +489,11 @@ def _validate(
             jitter = check.jitter(
                 x, every, _generator(config.seed, "validation jitter", start, x.device), slice(None)
             )
+            holes = {}
+            if check.observed is not None:
+                holes["observed"] = check.observed[piece].repeat(repeats, 1)
             terms = model.loss_terms(
-                x, noise, condition=condition, jitter=jitter, **config.objective
+                x, noise, condition=condition, jitter=jitter, **holes, **config.objective
             )
             total += (terms * check.weight[piece].repeat(repeats)).sum().double()
     model.train()
@@ -485,21 +513,20 @@ def _halt_if_not_finite(state: TrainState, data: _Data, batch: int, config: Trai
     )
 
 
-def _join_processes(device: torch.device) -> tuple[int, int]:
-    """Return this process's rank and the number of processes, joining them under torchrun."""
-    if not dist.is_available():
-        return 0, 1
-    if not dist.is_initialized():
-        if int(os.environ.get("WORLD_SIZE", "1")) == 1:
-            return 0, 1
-        dist.init_process_group("nccl" if device.type == "cuda" else "gloo")
-        atexit.register(_leave_processes)
-    return dist.get_rank(), dist.get_world_size()
-
-
-def _leave_processes() -> None:
-    if dist.is_initialized():
-        dist.destroy_process_group()
+def _check_same_step(
+    state: TrainState, directory: str | os.PathLike[str], world: int, device: torch.device
+) -> None:
+    """Refuse to go on where some processes have found the state of the run and others have not."""
+    if world == 1:
+        return
+    steps = torch.tensor([state.step, -state.step], device=device)
+    dist.all_reduce(steps, dist.ReduceOp.MAX)
+    latest, earliest = steps[0].item(), -steps[1].item()
+    if latest != earliest:
+        raise InputError(
+            f"expected all processes to resume at one step, got steps {earliest} to {latest} in"
+            f" {os.fspath(directory)!r}; put it where all hosts can read it"
+        )
 
 
 def _is_whole(value: object, least: float = -math.inf) -> bool:

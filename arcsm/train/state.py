@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from arcsm.autoregressive import TrainableModel
-from arcsm.errors import CheckpointError, InputError
+from arcsm.errors import ArcsmError, CheckpointError, InputError
 from arcsm.train.checkpoint import describe, load_weights, read_tensors, write_tensors
 
 STATE_FILE = "training.safetensors"
@@ -150,6 +150,29 @@ def load_state(
             f"expected a training run of this model in {name!r}, got one of another model;"
             " build the model with the same arguments, or choose another directory"
         )
+    try:
+        _restore(model, optimizer, state, tensors, training, config, fingerprint, name)
+    except ArcsmError:
+        raise
+    # A state that someone has changed fails anywhere, in torch for instance.
+    except Exception as error:
+        raise CheckpointError(
+            f"expected the whole state of a training run in {name!r}, got one that does not fit"
+            f" ({type(error).__name__}: {error}); remove its directory to start anew"
+        ) from error
+
+
+def _restore(
+    model: TrainableModel,
+    optimizer: torch.optim.Optimizer,
+    state: TrainState,
+    tensors: Mapping[str, Tensor],
+    training: Mapping[str, Any],
+    config: Mapping[str, Any],
+    fingerprint: str,
+    name: str,
+) -> None:
+    """Put what was read into the model, the optimiser and the state."""
     differing = sorted(k for k in config if training["config"].get(k, ...) != config[k])
     if differing:
         raise CheckpointError(
@@ -170,7 +193,10 @@ def load_state(
     for key, value in groups["optimizer"].items():
         index, _, entry = key.partition("/")
         entries.setdefault(int(index), {})[entry] = value
+    _check_entries(entries, model, name)
     optimizer.load_state_dict({**optimizer.state_dict(), "state": entries})
+    for averages in filter(None, (groups["ema"], groups["best"])):
+        _check_shapes(averages, model, name)
     state.ema, state.best = groups["ema"], groups["best"]
     # The averages are walked along with the parameters, in the same order.
     state.ema = {key: state.ema[key] for key, _ in model.named_parameters()}
@@ -182,6 +208,33 @@ def load_state(
         state.best_loss = training["best_loss"]
     state.training = [(step, loss) for step, loss in training["training"]]
     state.validation = [(step, loss) for step, loss in training["validation"]]
+
+
+def _check_shapes(weights: Mapping[str, Tensor], model: TrainableModel, name: str) -> None:
+    """Refuse averages of other parameters than those of the model."""
+    expected = {key: tuple(value.shape) for key, value in model.named_parameters()}
+    got = {key: tuple(value.shape) for key, value in weights.items()}
+    if expected != got:
+        wrong = sorted(k for k in expected.keys() | got.keys() if expected.get(k) != got.get(k))
+        raise CheckpointError(
+            f"expected averages of this model's weights in {name!r}, got others: {wrong[0]} has"
+            f" shape {got.get(wrong[0])} where {expected.get(wrong[0])} belongs"
+        )
+
+
+def _check_entries(
+    entries: Mapping[int, Mapping[str, Tensor]], model: TrainableModel, name: str
+) -> None:
+    """Refuse what the optimiser would find missing or misshapen at its next step only."""
+    parameters = list(model.parameters())
+    for index, entry in entries.items():
+        moments = [value for value in entry.values() if value.ndim]
+        complete = {"step", "exp_avg", "exp_avg_sq"} <= entry.keys()
+        if not complete or any(value.shape != parameters[index].shape for value in moments):
+            raise CheckpointError(
+                f"expected the state of the optimiser for weight {index} in {name!r}, got one that"
+                " does not fit; remove its directory to start anew"
+            )
 
 
 def _copy_into(model: TrainableModel, weights: Mapping[str, Tensor]) -> None:

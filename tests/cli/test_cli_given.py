@@ -205,7 +205,7 @@ def test_ensembles_are_sampled_in_chunks(
 ) -> None:
     counts: list[int] = []
     append = TableWriter.append
-    monkeypatch.setattr("arcsm.tabular.pieces.rows_drawn_at_once", lambda *_: 4)
+    monkeypatch.setattr("arcsm.tabular.model.rows_drawn_at_once", lambda *_: 4)
     monkeypatch.setattr(
         TableWriter, "append", lambda self, table: (counts.append(table.rows), append(self, table))
     )

@@ -8,7 +8,7 @@ import shutil
 import subprocess
 import sys
 import tracemalloc
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -57,7 +57,7 @@ def test_samples_come_in_chunks(
 ) -> None:
     counts = []
     append = TableWriter.append
-    monkeypatch.setattr("arcsm.tabular.pieces.rows_drawn_at_once", lambda *_: 4)
+    monkeypatch.setattr("arcsm.tabular.model.rows_drawn_at_once", lambda *_: 4)
     monkeypatch.setattr(
         TableWriter, "append", lambda self, table: (counts.append(table.rows), append(self, table))
     )
@@ -371,13 +371,14 @@ def test_text_has_no_place_in_npy(
     from arcsm.tabular import TabularModel
 
     drawn = []
-    sample = TabularModel.sample
+    drawings = TabularModel.drawings
 
-    def count(self: TabularModel, rows: int, **options: Any) -> Table:
-        drawn.append(rows)
-        return sample(self, rows, **options)
+    def count(self: TabularModel, rows: int, **options: Any) -> Iterator[Callable[[], Table]]:
+        for draw in drawings(self, rows, **options):
+            drawn.append(4)
+            yield draw
 
-    monkeypatch.setattr("arcsm.tabular.pieces.rows_drawn_at_once", lambda *_: 4)
-    monkeypatch.setattr(TabularModel, "sample", count)
+    monkeypatch.setattr("arcsm.tabular.model.rows_drawn_at_once", lambda *_: 4)
+    monkeypatch.setattr(TabularModel, "drawings", count)
     assert "text in column 'city'" in fails("sample", model, "-n", 9, "-o", tmp_path / "s.npy")
     assert drawn == [4] and os.listdir(tmp_path) == []

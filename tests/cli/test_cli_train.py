@@ -19,7 +19,7 @@ from rich.console import Console
 from safetensors.numpy import load_file
 from torch.optim.optimizer import register_optimizer_step_post_hook
 
-from arcsm import ARCSMDensity
+from arcsm import ARCSMDensity, files
 from arcsm.data import Table, read_table, write_table
 from arcsm.progress import Reporter
 from arcsm.train import loop
@@ -208,6 +208,22 @@ def test_options_that_do_not_fit_the_table_are_refused(
     told = fails("train", csv, "-o", tmp_path / "m", *words)
     assert reason in told
     assert os.listdir(tmp_path) == []
+
+
+def test_a_run_killed_before_its_first_state_is_whole_can_be_started_anew(
+    run: Run, fails: Run, csv: Path, tmp_path: Path
+) -> None:
+    with subprocess.Popen(["true"]) as gone:  # a process that is no more
+        pass
+    mark = files._mark().replace(str(os.getpid()), str(gone.pid), 1)
+    for directory in ("m.partial", "m.partial/stage-01"):
+        (tmp_path / directory).mkdir()
+        (tmp_path / directory / f".training.safetensors.{mark}.partial").write_text("half")
+    (tmp_path / f".m.partial.{mark}.partial").mkdir()  # the state of an earlier run, half gone
+    words = ("train", csv, "-o", tmp_path / "m", "--max-steps", 2, "--no-card")
+    assert "start one without --resume" in fails(*words, "--resume")
+    assert run(*words).exit_code == 0
+    assert os.listdir(tmp_path) == ["m"]
 
 
 def test_places_that_are_taken_are_left_alone(

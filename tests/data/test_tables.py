@@ -688,3 +688,18 @@ def test_memory_of_chunks_does_not_grow_with_the_file(
             tracemalloc.stop()
         assert rows in (20_000, 50_000)
         assert peak < limit
+
+
+def test_a_row_group_is_not_read_as_a_whole(tmp_path: Path) -> None:
+    arrow = pytest.importorskip("pyarrow")
+    from pyarrow import parquet
+
+    x = np.random.default_rng(0).normal(size=1_000_000)
+    parquet.write_table(arrow.table({"x": x, "y": -x}), tmp_path / "t.parquet")
+    pool = arrow.default_memory_pool()
+    before, held = pool.bytes_allocated(), []
+    for place, part in enumerate(iterate_table(tmp_path / "t.parquet", chunk_rows=10_000)):
+        np.testing.assert_array_equal(part["x"], x[place * 10_000 : (place + 1) * 10_000])
+        held.append(pool.bytes_allocated() - before)
+    # 16 MB are in the file, in one row group; its pages of a column are 1 MB each.
+    assert place == 99 and max(held) < 8_000_000

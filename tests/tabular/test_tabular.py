@@ -327,7 +327,7 @@ def test_nothing_given_is_no_condition() -> None:
     assert all(np.array_equal(one[name], two[name]) for name in one.names)
 
 
-def test_rows_of_many_scalars_are_drawn_in_smaller_pieces_that_change_nothing(
+def test_rows_of_many_scalars_are_drawn_in_smaller_pieces_by_numbers_of_their_own(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     assert rows_drawn_at_once(3, "cpu") == rows_drawn_at_once(784, "cuda") == 16_384
@@ -336,4 +336,9 @@ def test_rows_of_many_scalars_are_drawn_in_smaller_pieces_that_change_nothing(
     whole = model.sample(30, generator=torch.Generator().manual_seed(0))
     monkeypatch.setattr("arcsm.tabular.model.rows_drawn_at_once", lambda *_: 7)
     pieces = model.sample(30, generator=torch.Generator().manual_seed(0))
-    np.testing.assert_allclose(whole["real"], pieces["real"], rtol=1e-4, atol=1e-4)
+    np.testing.assert_allclose(whole["real"][:7], pieces["real"][:7], rtol=1e-4, atol=1e-4)
+    assert pieces.rows == 30 and len(set(pieces["real"].tolist())) == 30
+    # A piece is the same, whether or not the others are drawn.
+    generator = torch.Generator().manual_seed(0)
+    third = list(model.drawings(30, generator=generator))[2]()
+    np.testing.assert_array_equal(third["real"], pieces["real"][14:21])

@@ -142,9 +142,20 @@ def write(name: str, content: bytes) -> Callable[[Path], None]:
     return lambda directory: (directory / name).write_bytes(content) and None
 
 
+def flip_last_bit(path: Path) -> None:
+    content = bytearray(path.read_bytes())
+    content[-1] ^= 1
+    path.write_bytes(content)
+
+
 def foreign(metadata: dict[str, str] | None) -> Callable[[Path], None]:
     weights = {"weight": torch.zeros(3)}
     return lambda directory: save_file(weights, directory / "model.safetensors", metadata)
+
+
+def edit_model(directory: Path, **changes: object) -> None:
+    model = json.loads((directory / "config.json").read_text())["model"]
+    edit_both(model={**model, **changes})(directory)
 
 
 GARBAGE = np.random.default_rng(0).bytes(4096)
@@ -157,6 +168,10 @@ DAMAGES: dict[str, tuple[Callable[[Path], object], str]] = {
     "longer": (
         lambda d: write("model.safetensors", (d / "model.safetensors").read_bytes() + b"more")(d),
         DAMAGED,
+    ),
+    "a bit of a weight": (
+        lambda d: flip_last_bit(d / "model.safetensors"),
+        "expected the numbers that were written to .*, got others: the file is damaged",
     ),
     "garbage": (write("model.safetensors", GARBAGE), DAMAGED),
     "zeros": (write("model.safetensors", bytes(4096)), DAMAGED),
@@ -178,6 +193,16 @@ DAMAGES: dict[str, tuple[Callable[[Path], object], str]] = {
         lambda d: (d / "config.json").write_text((d / "config.json").read_text()[:50]),
         r"expected JSON in .*, got: ",
     ),
+    "config without an end": (
+        write("config.json", b"[" * 100_000),
+        "expected JSON in .*, got: lists or objects within each other",
+    ),
+    "kind that is a list": (edit_both(kind=[]), r"got version 1 of \[\]"),
+    "flow steps without number": (
+        lambda d: (save_model(d, build("ARCSM")), edit_model(d, flow_steps=[]))[1],
+        r"expected the configuration of a ARCSM, got .*expected flow steps from 1 to .*, got \[\]",
+    ),
+    "details that are no names": (edit_both(details=7), "expected named details in .*, got int"),
     "config is a list": (write("config.json", b"[]"), TWO_MODELS),
     "config of another model": (
         lambda d: checkpoint.write_json(d / "config.json", checkpoint.describe(build("ARCSM"))),

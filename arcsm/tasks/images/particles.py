@@ -15,7 +15,7 @@ drawn from P(level | c) P(o | level)/P(o | c), and the weight is multiplied by P
 from collections.abc import Callable
 
 import torch
-from jaxtyping import Float, Int
+from jaxtyping import Float
 from torch import Tensor
 
 from arcsm.context.protocol import ContextCursor
@@ -23,9 +23,7 @@ from arcsm.images.cells import cell_ends
 from arcsm.model import ARCSM
 from arcsm.tasks.images.levels import Bins, draw_bins, log_probabilities
 from arcsm.tasks.images.posterior import Observation, Shape
-
-# Particles are drawn anew where less than this share of them carries the weight.
-_EFFECTIVE = 0.5
+from arcsm.tasks.resampling import resampled
 
 
 @torch.no_grad()
@@ -58,7 +56,7 @@ def particle_mean(
                 part = slice(settled, settled + row)
                 mean[:, part] = _weighted(x[:, part], log_weight)
             if d + 1 < chain.dims:
-                index = _resampled(log_weight, generator)
+                index = resampled(log_weight, generator)
                 if index is not None:
                     x = x[index]
                     cursor = _walked(chain, x, d)
@@ -102,28 +100,6 @@ def _weighted(
     """Return the means of the particles of each image."""
     values = x.view(*log_weight.shape, -1)
     return (log_weight.softmax(1)[..., None] * values).sum(1)
-
-
-def _resampled(
-    log_weight: Float[Tensor, "images particles"], generator: torch.Generator | None
-) -> Int[Tensor, "rows"] | None:
-    """Return which rows to go on with, and make weights even; None if all may stay.
-
-    Systematic: a particle of weight w is kept w · particles times, rounded up or down.
-    """
-    n, particles = log_weight.shape
-    weight = log_weight.softmax(1)
-    poor = 1 / weight.square().sum(1) < _EFFECTIVE * particles
-    if not bool(poor.any()):
-        return None
-    offset = torch.rand(n, 1, generator=generator, dtype=weight.dtype, device=weight.device)
-    places = (offset + torch.arange(particles, device=weight.device)) / particles
-    chosen = torch.searchsorted(weight.cumsum(1), places).clamp(max=particles - 1)
-    own = torch.arange(particles, device=weight.device).expand_as(chosen)
-    chosen = torch.where(poor[:, None], chosen, own)
-    log_weight[poor] = 0.0
-    first = torch.arange(n, device=weight.device)[:, None] * particles
-    return (first + chosen).flatten()
 
 
 def _walked(chain: ARCSM, x: Float[Tensor, "rows scalars"], d: int) -> ContextCursor:

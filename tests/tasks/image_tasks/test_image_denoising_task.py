@@ -18,7 +18,7 @@ from arcsm.tasks.images import Denoising, Gaussian, SaltAndPepper, denoise_image
 from arcsm.tasks.images.dynamics import by_langevin, by_single_step, langevin_ladder
 from arcsm.tasks.images.levels import Bins, draw_bins, log_probabilities
 from arcsm.tasks.images.mirrors import ALL, scalars_of, usual_views
-from arcsm.tasks.images.particles import _resampled
+from arcsm.tasks.resampling import resampled
 
 from .small import level_probabilities, small_model
 
@@ -188,10 +188,10 @@ def test_particles_find_the_mean_given_the_whole_image() -> None:
 
 def test_particles_are_copied_by_their_weight() -> None:
     log_weight = torch.tensor([[0.5, 0.25, 0.25, 1e-9], [0.25] * 4], dtype=torch.float64).log()
-    index = _resampled(log_weight, seeded())
+    index = resampled(log_weight, seeded())
     assert index is None  # more than half of them carry the weight
     log_weight[0] = torch.tensor([0.97, 0.01, 0.01, 0.01], dtype=torch.float64).log()
-    index = _resampled(log_weight, seeded())
+    index = resampled(log_weight, seeded())
     assert index is not None and index[4:].tolist() == [4, 5, 6, 7]
     assert index[:4].tolist().count(0) >= 3 and bool((index[:4] < 4).all())
     assert log_weight[0].tolist() == [0.0] * 4
@@ -203,7 +203,7 @@ def test_copies_of_particles_take_all_they_know_with_them(monkeypatch: pytest.Mo
     how = Denoising("particles", particles=30, lag=3, views=["none"])
     means = []
     for effective in (0.0, 1.0):  # never, and after every row
-        monkeypatch.setattr("arcsm.tasks.images.particles._EFFECTIVE", effective)
+        monkeypatch.setattr("arcsm.tasks.resampling.EFFECTIVE", effective)
         means.append(denoise_images(model, noisy, noise, how).reshape(12, 3)[:, 1].astype(float))
     error = math.sqrt((means[0].var() + means[1].var()) / 12)
     assert abs(means[0].mean() - means[1].mean()) < 3 * error
