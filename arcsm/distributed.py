@@ -13,6 +13,7 @@ Processes meet at a store of small values, by which each also learns that anothe
 """
 
 import atexit
+import gc
 import os
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -281,5 +282,9 @@ def _within(prefix: str, store: Any) -> Any:
 
 
 def _leave() -> None:
+    global _meeting
+    # What was trained may still hold the group, in a cycle; its threads must end before Python.
+    gc.collect()
     if dist.is_initialized():
         dist.destroy_process_group()
+    _meeting = None

@@ -149,10 +149,11 @@ def _finish_card(hub: Any, folder: Path, license: str | None) -> None:
 
 
 def _check_repository(repo_id: Any) -> None:
-    if not isinstance(repo_id, str) or _REPOSITORY.fullmatch(repo_id) is None:
+    known = isinstance(repo_id, str) and _REPOSITORY.fullmatch(repo_id) is not None
+    if not known or ".." in repo_id or "--" in repo_id:
         raise InputError(
             f"expected a repository as OWNER/NAME, got {repo_id!r}; letters, digits, '-', '_' and"
-            " '.' are allowed"
+            " '.' are allowed, but neither '--' nor '..'"
         )
 
 

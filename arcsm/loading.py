@@ -16,8 +16,9 @@ from arcsm.train import load_model, load_staged
 def load(path: str | os.PathLike[str], *, device: torch.device | str = "cpu") -> Any:
     """Return the estimator or the model in a directory, by what its config.json says it is.
 
-    An `ARCSMDensity` or `ARCSMDetector`, an `ImageModel`, a model of real scalars that `save_model`
-    or `fit` wrote, or all stages of one that `fit_staged` wrote. Nothing is unpickled.
+    An `ARCSMDensity`, `ARCSMDetector` or `ARCSMImputer`, an `ImageModel`, a model of real scalars
+    that `save_model` or `fit` wrote, or all stages of one that `fit_staged` wrote. Nothing is
+    unpickled.
 
     >>> import tempfile, arcsm
     >>> with tempfile.TemporaryDirectory() as directory:

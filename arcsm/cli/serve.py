@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-from arcsm.cli.options import Json, Quiet, Voice, examples, prose
+from arcsm.cli.options import Json, Quiet, Voice, examples, fetched, prose
 
 HELP = prose("""Serve a page to play with: draw a density, learn a table, clean noisy digits.
 
@@ -45,8 +45,9 @@ def serve(
             "--model",
             "-m",
             metavar="DIR",
-            help="A model of digits that `arcsm train mnist` wrote.  \\[default: the one that comes"
-            " with arcsm]",
+            callback=fetched,
+            help="A model of digits that `arcsm train mnist` wrote; without one the page says how to"
+            " make it.",
             show_default=False,
         ),
     ] = None,

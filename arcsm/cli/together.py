@@ -121,6 +121,9 @@ def in_order(work: Iterable[Callable[[], "Table"]], output: str) -> "Generator[T
         while own.rank == 0 and done < total:
             wait_for(f"part {done}")
             yield take()
+        # The folder stays until all have seen it, also those that have nothing to put there.
+        for rank in range(1, own.size if own.rank == 0 else 0):
+            wait_for(f"here {rank}")
 
 
 def _tell_of_failure(kind: object, *_: object) -> None:
@@ -132,7 +135,7 @@ def _meeting_place(output: str, stack: ExitStack) -> Path:
     """Return the directory for the parts, which the first process makes, and removes in the end."""
     import tempfile
 
-    from arcsm.distributed import Stopped, is_first, tell, wait_for
+    from arcsm.distributed import Stopped, is_first, processes, tell, wait_for
     from arcsm.files import scratch_directory
 
     if output == "-":
@@ -156,6 +159,7 @@ def _meeting_place(output: str, stack: ExitStack) -> Path:
             f"expected an --output that all hosts can reach, got {output!r}, beside which this one"
             " does not see what the first has written; choose a directory that they share"
         )
+    tell(f"here {processes().rank}")
     return folder
 
 

@@ -12,7 +12,7 @@ from sklearn.pipeline import make_pipeline
 from sklearn.preprocessing import StandardScaler
 from sklearn.utils.estimator_checks import parametrize_with_checks
 
-from arcsm import ARCSMDensity, ARCSMDetector, CheckpointError, InputError
+from arcsm import ARCSMDensity, ARCSMDetector, ARCSMImputer, CheckpointError, InputError
 from arcsm.data.table import as_table
 from arcsm.tasks.detect.detector import FEW_LEVELS, LEVELS
 
@@ -166,6 +166,17 @@ def test_missing_values_are_refused_by_the_name_of_the_column(people: ARCSMDetec
             call(rows)
     with pytest.raises(InputError, match=r"'height'.*missing value in row 2"):
         quick().fit(rows)
+
+
+def test_missing_values_are_filled_in_where_one_asks_for_it() -> None:
+    rows = line(300, seed=1)
+    holes = np.random.default_rng(0).random(rows.shape) < 0.1
+    imputer = ARCSMImputer(strategy="median", max_steps=50, hidden=(16, 16), random_state=0)
+    both = make_pipeline(imputer, quick(random_state=0)).fit(np.where(holes, np.nan, rows))
+    scores = both.score_samples(np.where(holes, np.nan, rows))
+    assert np.isfinite(scores).all()
+    whole = ~holes.any(1)
+    np.testing.assert_array_equal(scores[whole], both[-1].score_samples(rows[whole]))
 
 
 def test_one_row_is_scored_but_nothing_is_learned_from_it(people: ARCSMDetector) -> None:

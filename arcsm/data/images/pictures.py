@@ -39,7 +39,7 @@ class Pictures:
             if self._archive is None:
                 file = self.path / name
                 if not file.is_file():  # a link to a device has no end, a pipe may have no writer
-                    raise UnreadableError("no plain file" if file.exists() else "a dead link")
+                    raise UnreadableError("no plain file" if file.exists() else "no such file")
                 _check_length(file.stat().st_size)
                 return file.read_bytes()
             member = self._archive.getinfo(name)
