@@ -2,7 +2,7 @@
 
 import os
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -91,6 +91,7 @@ class OddRows:
     outlier: Bool[ndarray, "odd"]
     beyond: int  # outliers among all rows
     of: int
+    left_out: int = 0  # rows with gaps, which were not judged
 
 
 @dataclass(frozen=True)
@@ -188,10 +189,10 @@ def analyse(
         report(_shown_gaps(filled, gaps, source.places, sizes.shown_gaps))
         if len(rows) < LEAST_ROWS:
             rows, complete = np.arange(table.rows), filled
-    report(_density(complete, gaps, sizes, stages.next("learning the density"), seed))
-    report(
-        _odd_rows(complete, source.places[rows], sizes, stages.next("looking for odd rows"), seed)
-    )
+    notes = look_at(table)  # by all cells: rows that are left out may have values of their own
+    report(_density(complete, notes, sizes, stages.next("learning the density"), seed))
+    odd = _odd_rows(complete, source.places[rows], sizes, stages.next("looking for odd rows"), seed)
+    report(replace(odd, left_out=table.rows - len(rows)))
 
 
 class _Stages:
@@ -235,7 +236,7 @@ def _shown_gaps(
 
 def _density(
     table: Table,
-    gaps: Bool[ndarray, "rows columns"],
+    notes: Sequence[ColumnNote],
     sizes: TableSizes,
     progress: Callable[[Progress], None],
     seed: int,
@@ -244,12 +245,9 @@ def _density(
         max_seconds=sizes.seconds, max_steps=sizes.max_steps, random_state=seed
     ).fit_resumable(table, progress=progress)
     unseen = table.take(density.held_out_)
-    notes = [
-        ColumnNote(told["name"], told["kind"], told["reason"], int(count))
-        for told, count in zip(density.columns_, gaps.sum(0), strict=True)
-    ]
+    constant = {told["name"] for told in density.columns_ if told["kind"] == "constant"}
     return Learned(
-        notes,
+        [replace(note, kind="constant") if note.name in constant else note for note in notes],
         density.score_samples(unseen),
         table.rows - unseen.rows,
         density.history_.steps,

@@ -147,6 +147,8 @@ def odd_view(odd: OddRows) -> str:
         if odd.beyond
         else "No row lies beyond the threshold: these are rare, not out of place."
     )
+    if odd.left_out:
+        words += f" {odd.left_out:,} rows with gaps were left out here."
     ax = surprise_plot(
         odd.surprise[0],
         names=names,

@@ -158,6 +158,7 @@ def test_a_complete_table_has_a_density_and_odd_rows() -> None:
 
 def test_gaps_are_filled_and_the_complete_rows_learned() -> None:
     table = people(gaps=True)
+    table["city"][3] = "Zug"  # a row whose age is missing
     found = [part for part in found_in(table) if not isinstance(part, Stage)]
     filled, learned, odd = found
     assert isinstance(filled, Filled)
@@ -169,7 +170,9 @@ def test_gaps_are_filled_and_the_complete_rows_learned() -> None:
     assert np.array_equal(filled.table["height"], table["height"][[3, 4, 9]])
     assert learned.data.rows == 57
     assert [note.gaps for note in learned.columns] == [2, 0, 1]
+    assert learned.columns[2].reason == "3 values"
     assert odd.rows[0] == 105  # though rows before it were left out
+    assert odd.left_out == 3
 
 
 def test_with_too_few_complete_rows_the_filled_table_is_learned() -> None:

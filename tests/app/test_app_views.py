@@ -100,8 +100,10 @@ def test_odd_rows_have_reasons() -> None:
     assert f"row 7 {EVIL} = {some[EVIL][0]:.4g} (4.0 nats); t = {some['t'][0]} (2.0 nats)" in text
     assert "row 10 all columns together" in text
     assert "3 of 40 rows lie beyond" in text and len(page.alt) == 1
-    none = OddRows([6], some.take([0]), surprise[:1], np.array([False]), 0, 40)
+    assert "left out" not in text
+    none = OddRows([6], some.take([0]), surprise[:1], np.array([False]), 0, 40, left_out=12)
     assert "No row lies beyond" in text_of(views.odd_view(none))
+    assert "12 rows with gaps were left out here" in text_of(views.odd_view(none))
 
 
 def test_filled_cells_are_marked() -> None:
