@@ -8,6 +8,7 @@ import numpy as np
 
 from arcsm.data import Table, read_table
 from arcsm.data.fields import FALSE, TRUE
+from arcsm.data.parquet import truth_columns
 
 _TEXT = (".csv", ".tsv", ".csv.gz", ".tsv.gz")
 
@@ -17,16 +18,33 @@ def as_they_stood(data: str, output: str, table: Table, filled: Table) -> Table:
 
     From one text file to another, what was not missing stays letter by letter: 1e3 is not written
     as 1000.0, nor true as 1. `filled` may have some of the columns, and none of them missing.
+    Truth values are those of any file.
     """
     both = Path(data).exists() and data.lower().endswith(_TEXT)
     both = both and (output == "-" or output.lower().endswith(_TEXT))
     stood = read_table(data, text=list(table.names)) if both else None
+    truths = _find_truths(data, table)
     columns = {}
     for name, values in table.columns.items():
         new = filled.columns.get(name, values)
+        if name in truths and not np.isnan(new).any():
+            new = new.astype(bool)
         fields = None if stood is None else _in_words(stood[name], values, new)
         columns[name] = new if fields is None else fields
     return Table(columns)
+
+
+def _find_truths(data: str, table: Table) -> set[str]:
+    """Return the columns of a file that a hole among truth values has made numbers."""
+    holed = [n for n, v in table.columns.items() if v.dtype == np.float64 and np.isnan(v).any()]
+    if not holed or not Path(data).exists():
+        return set()
+    if data.lower().endswith(".parquet"):
+        return truth_columns(Path(data)) & set(holed)
+    if not data.lower().endswith(_TEXT):
+        return set()
+    fields = read_table(data, columns=holed, text=holed).columns
+    return {name for name, own in fields.items() if set(own.tolist()) <= {*TRUE, *FALSE, None}}
 
 
 def _in_words(fields: np.ndarray, values: np.ndarray, new: np.ndarray) -> np.ndarray | None:

@@ -85,8 +85,11 @@ def impute(
     ] = None,
     output: Rows = "-",
     strategy: Annotated[
-        str, typer.Option("--strategy", metavar="HOW", help="mean, median or draw.")
-    ] = "mean",
+        str | None,
+        typer.Option(
+            "--strategy", metavar="HOW", help="mean, median or draw.", show_default="mean"
+        ),
+    ] = None,
     multiple: Annotated[
         int | None,
         typer.Option(
@@ -167,6 +170,12 @@ def impute(
         raise InputError(f"expected --max-seconds above 0, got {max_seconds:g}; leave it out")
     if not 0 < coverage < 1:
         raise InputError(f"expected --coverage between 0 and 1, got {coverage:g}; give 0.9")
+    if multiple is not None and strategy not in (None, "draw"):
+        raise InputError(
+            f"expected --multiple with --strategy draw, got {strategy!r}, which would fill all"
+            " tables alike; leave one out"
+        )
+    strategy = strategy or ("mean" if multiple is None else "draw")
     voice = Voice(quiet=quiet, as_json=as_json)
     import numpy as np
 
@@ -217,10 +226,12 @@ def impute(
             [imputer.transform(chosen)] if multiple is None else imputer.multiple(chosen, multiple)
         )
         bounds = None if intervals is None else imputer.intervals(chosen, coverage)
-        worth = None
+        worth, enough = None, 0.0
         if not imputer.model_.any_order and missing.any():
             used = list(imputer.model_.columns.names)
-            worth = Imputation(imputer.model_).effective(chosen.select(used))
+            imputation = Imputation(imputer.model_)
+            worth = imputation.effective(chosen.select(used))
+            enough = imputation.particles * (1 - 1e-9)  # all of them, but for rounding
     with writing(out.place, "nothing was written"), out:
         for place, version in enumerate(filled):
             whole = as_they_stood(data, output, table, version)
@@ -229,7 +240,9 @@ def impute(
     if intervals is not None and bounds is not None:
         with writing(intervals, f"the filled rows are in {out.place}"):
             write_table(intervals, table_of_ends(names, missing, *bounds))
-    _tell(voice, out.place, table, names, missing, filled[0], imputer, worth, reporter.total)
+    _tell(voice, table, names, missing, imputer, worth, enough)
+    written = table.rows * len(filled)
+    voice.say(f"Wrote {written:,} rows to {out.place} in {reporter.total:.1f} s.")
     voice.result(
         command="impute",
         data=data,
@@ -238,13 +251,13 @@ def impute(
         saved=None if save is None else str(save),
         output=output,
         intervals=intervals,
-        strategy=strategy if multiple is None else "draw",
+        strategy=strategy,
         tables=len(filled),
-        rows=table.rows,
+        rows=written,
         holes=int(missing.sum()),
         rows_with_holes=int(missing.any(1).sum()),
         copied=_copied(table, names, imputer),
-        exact=worth is None or bool((worth >= _all(worth)).all()),
+        exact=worth is None or bool((worth >= enough).all()),
         least_effective_draws=None if worth is None else float(worth.min()),
         seconds=reporter.total,
     )
@@ -252,14 +265,12 @@ def impute(
 
 def _tell(
     voice: Voice,
-    place: str,
     table: "Table",
     names: Sequence[str],
     missing: "np.ndarray",
-    filled: "Table",
     imputer: "ARCSMImputer",
     worth: "np.ndarray | None",
-    seconds: float,
+    enough: float,
 ) -> None:
     """Say what was done, and how far it can be relied on."""
     import numpy as np
@@ -276,7 +287,7 @@ def _tell(
         voice.say(f"Copied as they are: {', '.join(copied)}.")
     if worth is not None:
         rows = missing.any(1)
-        poor = worth[rows] < _all(worth)
+        poor = worth[rows] < enough
         voice.say(
             "The model has one order: exact, but for the noise of draws, in"
             f" {int((~poor).sum()):,} rows with holes."
@@ -285,20 +296,14 @@ def _tell(
             low, middle = worth[rows][poor].min(), float(np.median(worth[rows][poor]))
             voice.say(
                 f"In {int(poor.sum()):,} others by weighted draws, worth {middle:.0f} draws of"
-                f" {_all(worth):.0f} in the middle and {low:.0f} at the least; --order any needs"
+                f" {enough:.0f} in the middle and {low:.0f} at the least; --order any needs"
                 " none."
             )
-    voice.say(f"Wrote {table.rows:,} rows to {place} in {seconds:.1f} s.")
 
 
 def _copied(table: "Table", names: Sequence[str], imputer: "ARCSMImputer") -> list[str]:
     empty = imputer.empty_features_
     return [name for name in table.names if name not in names or name in empty]
-
-
-def _all(worth: "np.ndarray") -> float:
-    """Return the number of draws that are worth all of them, but for rounding."""
-    return float(worth.max()) * (1 - 1e-9)
 
 
 def _require(table: "Table", names: Sequence[str], data: str, of: str) -> None:

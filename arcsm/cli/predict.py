@@ -1,6 +1,6 @@
 """`arcsm predict`: quantiles, intervals, means and draws of columns given others."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import TYPE_CHECKING, Annotated
 
 import typer
@@ -14,6 +14,7 @@ if TYPE_CHECKING:
     import numpy as np
     import torch
 
+    from arcsm.columns import Columns
     from arcsm.data import Table
     from arcsm.tabular import TabularModel
 
@@ -30,7 +31,11 @@ DATA has not; those that it has must come first in the order of the model (or --
 
 Without options the quantiles 0.05, 0.5 and 0.95 are written: q0.05\\[COL], q0.5\\[COL], … Those of
 the first column to be predicted are exact; where there are several, those of the others are from
-1000 draws for each row. DATA is read in pieces: memory does not grow with the file.""")
+1000 draws for each row, the same ones for all that is asked for. Categories, text and truth values
+have no order: unless named with --column, which is an error, they are left out of quantiles and
+intervals, and all but truth values of means; --draws has them.
+
+DATA is read in pieces: memory does not grow with the file.""")
 EXAMPLES = examples(
     "arcsm train people.csv -o income --given age --given city",
     "arcsm predict income new.csv -o predicted.csv",
@@ -107,7 +112,7 @@ def predict(
     """Predict and write rows in chunks."""
     voice = Voice(quiet=quiet, as_json=as_json)
     from arcsm.cli.pictures import find_pictures
-    from arcsm.tabular.predict import check_levels, interval_levels
+    from arcsm.tabular.predict import check_levels, has_mean, has_quantiles, interval_levels
 
     levels = list(quantile or ())
     if not (levels or interval is not None or mean or draws or log_density):
@@ -127,6 +132,11 @@ def predict(
     tabular = options.load(model, device).model_
     source = Source(data)
     given, targets = _parts(tabular, source, column or [])
+    named = bool(column)
+    ordered = (
+        [] if wanted is None and ends is None else _with(has_quantiles, tabular, targets, named)
+    )
+    numbers = _with(has_mean, tabular, targets, named) if mean else []
     if log_density and not tabular.columns.covariates:
         raise InputError(
             "expected a model with covariates for --log-density, got one of all columns; use"
@@ -148,8 +158,8 @@ def predict(
             columns = {name: chunk[name] for name in kept}
             with located(source, start):
                 found = _predicted(
-                    tabular, chunk.select(given), targets, wanted, ends, mean, draws, generator
-                )
+                    tabular, chunk.select(given), wanted, ends, ordered, numbers, generator
+                ) | _drawn(tabular, chunk.select(given), targets, draws, generator)
                 if log_density:
                     found[_SCORE] = tabular.log_prob(chunk.select(tabular.columns.names))
             clashes = sorted(set(columns).intersection(found))
@@ -161,6 +171,12 @@ def predict(
             out.append(Table(columns | found))
             rows += chunk.rows
             advance(chunk.rows)
+    for what, having in (("quantiles", ordered), ("means", numbers)):
+        left_out = [name for name in targets if name not in having]
+        if having and left_out:
+            voice.say(
+                f"Left out, as they have no {what}: {', '.join(left_out)} (--draws has them)."
+            )
     voice.say(f"Wrote {rows:,} rows to {out.place} in {reporter.total:.1f} s.")
     voice.result(
         command="predict",
@@ -169,7 +185,9 @@ def predict(
         output=output,
         rows=rows,
         given=given,
-        columns=targets,
+        columns=[
+            name for name in targets if draws or log_density or name in ordered or name in numbers
+        ],
         quantiles=[float(level) for level in levels],
         interval=interval,
         draws=draws,
@@ -188,7 +206,7 @@ def _parts(
     else:
         there = source.names()
         given = [name for name in columns.names if name in there and name not in chosen]
-    targets = [name for name in model.chained if name not in given]
+    targets = [name for name in columns.names if name not in given]
     if not given or not targets:
         raise InputError(
             f"expected some of the columns {list(columns.names)} in {source.told!r}, got"
@@ -217,32 +235,55 @@ def _chunks(
         start += table.rows
 
 
+def _with(
+    has: "Callable[[Columns, str], bool]",
+    model: "TabularModel",
+    targets: Sequence[str],
+    named: bool,
+) -> list[str]:
+    """Return the targets that have quantiles, or means; all of those that were named."""
+    chosen = [name for name in targets if named or has(model.columns, name)]
+    # Where nothing is left, what is wrong is said of the first.
+    return chosen or list(targets)
+
+
 def _predicted(
     model: "TabularModel",
     given: "Table",
-    targets: Sequence[str],
     levels: "np.ndarray | None",
     ends: "np.ndarray | None",
-    mean: bool,
+    ordered: Sequence[str],
+    numbers: Sequence[str],
+    generator: "torch.Generator",
+) -> "dict[str, np.ndarray]":
+    """Return quantiles and intervals of columns with an order, and means of numbers, by name."""
+    from arcsm.tabular.predict import predict_both
+
+    points, sides = [] if levels is None else [*levels], [] if ends is None else [*ends]
+    if not ordered and not numbers:
+        return {}
+    quantiles, means = predict_both(
+        model, given, [*points, *sides], ordered, numbers, generator=generator
+    )
+    found: dict[str, np.ndarray] = {}
+    for name, values in quantiles.items():
+        for place, level in enumerate(points):
+            found[f"q{level:g}[{name}]"] = values[:, place]
+    if sides:
+        for name, values in quantiles.items():
+            found[f"low[{name}]"], found[f"high[{name}]"] = values[:, len(points) :].T
+    return found | {f"mean[{name}]": values for name, values in means.items()}
+
+
+def _drawn(
+    model: "TabularModel",
+    given: "Table",
+    targets: Sequence[str],
     draws: int,
     generator: "torch.Generator",
 ) -> "dict[str, np.ndarray]":
-    """Return the new columns, by name."""
-    from arcsm.tabular.predict import predict as predict_columns
-
+    """Return draws of the columns, by name."""
     found: dict[str, np.ndarray] = {}
-    if levels is not None:
-        by_target = predict_columns(model, given, targets, levels=levels, generator=generator)
-        for name, values in by_target.items():
-            for place, level in enumerate(levels):
-                found[f"q{level:g}[{name}]"] = values[:, place]
-    if ends is not None:
-        by_target = predict_columns(model, given, targets, levels=ends, generator=generator)
-        for name, values in by_target.items():
-            found[f"low[{name}]"], found[f"high[{name}]"] = values.T
-    if mean:
-        for name, values in predict_columns(model, given, targets, generator=generator).items():
-            found[f"mean[{name}]"] = values
     for number in range(1, draws + 1):
         drawn = model.sample(given.rows, given=given, generator=generator)
         for name in targets:

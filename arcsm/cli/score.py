@@ -18,8 +18,9 @@ SCORE = "log_density"
 HELP = prose("""Give the log-density of each row of a table, in nats and in the units of the table.
 
 A row that cannot be has -inf. DATA needs the columns that the model was trained on, in any order;
-other columns are left alone. It is read in pieces: memory does not grow with the file, unless it
-is .npz.
+other columns are left alone. Of a model that was trained with --given COL it is the log-density of
+the other columns given these, log q(targets | covariates). DATA is read in pieces: memory does not
+grow with the file, unless it is .npz.
 
 Of a model of images DATA are images: each gets its log-probability, in nats, and bits_per_dim, and
 pictures are brought to the size and the channels that they had in training.""")

@@ -32,9 +32,12 @@ def check_complete(name: str, values: np.ndarray) -> None:
     else:
         got = "a missing value" if value is None else repr(value)
     what = "texts" if values.dtype == object else "finite numbers"
+    advice = " or replace them"
+    if got == "a missing value":
+        advice = ", or fill them in with ARCSMImputer (arcsm impute)"
     raise InputError(
         f"expected {what} only in column {name!r}, got {got} in row {row}"
-        f" ({int(bad.sum())} such rows); leave these rows out or fill them in"
+        f" ({int(bad.sum())} such rows); leave these rows out{advice}"
     )
 
 

@@ -190,8 +190,7 @@ class Columns:
         # Copies last: what they are made from may stand after them.
         for name, kind in sorted(self._kinds.items(), key=lambda k: isinstance(k[1], Duplicate)):
             if isinstance(kind, Duplicate):
-                values = kind.of_other(columns[kind.of])
-                columns[name] = _cast(values, self._types[name])
+                columns[name] = self.copy_of(name, columns[kind.of])
             else:
                 own = self._ranges[name]
                 columns[name] = self.decode_column(name, points[:, own.start : own.stop])
@@ -200,6 +199,12 @@ class Columns:
     def decode_column(self, name: str, points: np.ndarray) -> np.ndarray:
         """Return the values of one column, which is no copy, of points (rows, its scalars)."""
         return _cast(self._kinds[name].decode(points), self._types[name])
+
+    def copy_of(self, name: str, other: np.ndarray) -> np.ndarray:
+        """Return the values of a column that is a copy, from those that it is made from."""
+        kind = self._kinds[name]
+        assert isinstance(kind, Duplicate)
+        return _cast(kind.of_other(other), self._types[name])
 
     @property
     def config(self) -> dict[str, Any]:

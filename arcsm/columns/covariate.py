@@ -22,6 +22,7 @@ from arcsm.columns.encoded import Scalar
 from arcsm.columns.fixed import Constant
 from arcsm.columns.kind import Kind
 from arcsm.columns.sample import Sample
+from arcsm.errors import InputError
 
 _KINDS: dict[str, type[Kind]] = {
     kind.kind: kind for kind in (Real, Bounded, Grid, Ordinal, Category, Constant)
@@ -140,7 +141,16 @@ class Covariate(Kind):
         return self.of.decode(point[:, None])
 
     def encode(self, name: str, values: np.ndarray) -> tuple[Sequence[Scalar], np.ndarray | bool]:
-        """Return no scalar; no row is impossible for what is given."""
+        """Return no scalar; no row is impossible, but what was constant has to be so still."""
+        if isinstance(self.of, Constant):
+            other = np.flatnonzero(self.of.encode(name, values)[1])
+            if len(other):
+                got = values[other[0]]
+                raise InputError(
+                    f"expected {self.of.value!r} in column {name!r}, as in all rows learned from,"
+                    f" got {got.item() if isinstance(got, np.generic) else got!r} in row"
+                    f" {other[0]}; correct the value or learn from rows that have it"
+                )
         return [], False
 
     def snap(self, position: int, drawn: np.ndarray, earlier: np.ndarray) -> np.ndarray:

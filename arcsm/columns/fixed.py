@@ -150,8 +150,11 @@ def find_duplicate(
         return None
     low, high = int(np.argmin(other)), int(np.argmax(other))
     x0, y0 = float(other[low]), float(values[low])
+    run = float(other[high]) - x0
+    if run == 0:  # whole numbers so large that they are one float64
+        return None
     with np.errstate(over="ignore", invalid="ignore"):
-        slope = (float(values[high]) - y0) / (float(other[high]) - x0)
+        slope = (float(values[high]) - y0) / run
     if not math.isfinite(slope) or slope == 0:
         return None
     plain = sample.unweighted()

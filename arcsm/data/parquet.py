@@ -95,6 +95,13 @@ def read_parquet(path: Path, columns: Sequence[str] | None, rows: int | None) ->
             )
 
 
+def truth_columns(path: Path) -> set[str]:
+    """Return the columns of truth values of a parquet file, also those that miss some."""
+    arrow, parquet = _arrow()
+    schema = parquet.read_schema(path)
+    return {field.name for field in schema if arrow.types.is_boolean(field.type)}
+
+
 def _arrow_columns(batch: Any, names: Sequence[str]) -> dict[str, np.ndarray]:
     return {name: _of_arrow(batch.column(name), name) for name in names}
 

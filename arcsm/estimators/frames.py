@@ -1,8 +1,9 @@
 """Rows with holes as they come to an estimator, and as they go: of the type that they were."""
 
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from numbers import Integral, Real
 from typing import Any
 
 import numpy as np
@@ -11,6 +12,9 @@ from sklearn.utils.validation import validate_data
 from arcsm.columns.incomplete import as_whole_numbers, find_missing
 from arcsm.data.table import Table, as_table
 from arcsm.errors import InputError
+
+# Values of a column of objects, from those of a table.
+_OBJECTS: dict[str, Callable[[Any], Any]] = {"bool": bool, "int": round, "float": float}
 
 
 @dataclass(frozen=True, eq=False)
@@ -22,11 +26,41 @@ class Rows:
     frame: Any
     array: np.ndarray | None
 
-    def with_values(self, filled: Table, places: Sequence[int]) -> Any:
-        """Return the columns of X at `places` with their holes as they are in `filled`."""
+    @property
+    def objects(self) -> dict[str, str]:
+        """What the columns of objects of a data frame hold, bool, int or float, but for text."""
+        if self.frame is None:
+            return {}
+        columns = (self.frame.iloc[:, place] for place in range(len(self.table.names)))
+        named = zip(self.table.names, columns, strict=True)
+        found = {name: _what_objects(series) for name, series in named}
+        return {name: kind for name, kind in found.items() if kind is not None}
+
+    def with_nothing(self, name: str) -> np.ndarray:
+        """Return a column whose holes are filled though nothing is known of it."""
+        values = self.table[name].copy()
+        holes = self.missing[:, self.table.names.index(name)]
+        nothing: Any = "" if values.dtype == object else 0
+        if holes.any() and self.frame is not None:
+            dtype = self.frame.dtypes.iloc[self.table.names.index(name)]
+            if hasattr(dtype, "categories"):
+                if not len(dtype.categories):
+                    raise InputError(
+                        f"expected a category to fill the empty column {name!r} with, got none;"
+                        " leave the column out"
+                    )
+                nothing = str(dtype.categories[0])
+        values[holes] = nothing
+        return values
+
+    def with_values(self, filled: Table, places: Sequence[int], objects: Mapping[str, str]) -> Any:
+        """Return the columns of X at `places` with their holes as they are in `filled`.
+
+        In columns of objects they are what `objects` says, by name.
+        """
         missing = self.missing[:, list(places)]
         if self.frame is not None:
-            return _fill_frame(self.frame.iloc[:, list(places)], filled, missing)
+            return _fill_frame(self.frame.iloc[:, list(places)], filled, missing, objects)
         if self.array is None:
             return filled
         array = self.array[:, list(places)]
@@ -49,6 +83,8 @@ def read_rows(estimator: Any, X: Any, names: Sequence[str] | None) -> Rows:
             ensure_min_samples=least,
         )
         table = as_table(array, names=None if names is None else list(names))
+        if array.dtype == object and all(v.dtype != object for v in table.columns.values()):
+            array = array.astype(np.float64)  # a list of numbers and None
         return Rows(table, find_missing(table), None, array)
     table = as_table(X)
     if not isinstance(X, Table):
@@ -80,17 +116,18 @@ def frame_of(table: Table, like: Any) -> Any:
     return frame
 
 
-def _fill_frame(frame: Any, filled: Table, missing: np.ndarray) -> Any:
+def _fill_frame(frame: Any, filled: Table, missing: np.ndarray, objects: Mapping[str, str]) -> Any:
     """Return a data frame with the values of a table in its holes, column by column."""
     out = frame.copy()
-    for place, values in enumerate(filled.columns.values()):
-        if missing[:, place].any():
-            column = _fill_column(frame.iloc[:, place], values, missing[:, place])
+    for place, (name, values) in enumerate(filled.columns.items()):
+        holes = missing[:, place]
+        if holes.any():
+            column = _fill_column(frame.iloc[:, place], values, holes, objects.get(name))
             out.isetitem(place, column)
     return out
 
 
-def _fill_column(series: Any, values: np.ndarray, holes: np.ndarray) -> Any:
+def _fill_column(series: Any, values: np.ndarray, holes: np.ndarray, objects: str | None) -> Any:
     import pandas
 
     dtype, found = series.dtype, values[holes]
@@ -104,8 +141,8 @@ def _fill_column(series: Any, values: np.ndarray, holes: np.ndarray) -> Any:
         new: list[Any] = [bool(value) for value in found.tolist()]
     elif pandas.api.types.is_integer_dtype(dtype):
         new = [round(value) for value in found.tolist()]
-    elif dtype.kind == "O" and isinstance(dtype, np.dtype):
-        new = _as_others(series[~holes], found)
+    elif dtype.kind == "O" and isinstance(dtype, np.dtype) and objects is not None:
+        new = [_OBJECTS[objects](value) for value in found.tolist()]
     else:
         new = found.tolist()
     if isinstance(dtype, np.dtype) and dtype.kind == "O":
@@ -118,14 +155,18 @@ def _fill_column(series: Any, values: np.ndarray, holes: np.ndarray) -> Any:
     return column
 
 
-def _as_others(known: Any, found: np.ndarray) -> list[Any]:
-    """Return values as the others of a column of objects are: truth values, whole numbers, …"""
-    kinds = {type(value) for value in known.tolist()}
-    if kinds and kinds <= {bool, np.bool_}:
-        return [bool(value) for value in found.tolist()]
-    if kinds and all(issubclass(kind, int) for kind in kinds):
-        return [round(value) for value in found.tolist()]
-    return found.tolist()
+def _what_objects(series: Any) -> str | None:
+    """Return what the values of a column of objects are, None for text, or of another column."""
+    if not isinstance(series.dtype, np.dtype) or series.dtype.kind != "O":
+        return None
+    kinds = {type(value) for value in series.dropna().tolist()}
+    if not kinds:
+        return None
+    if kinds <= {bool, np.bool_}:
+        return "bool"
+    if all(issubclass(kind, Integral) for kind in kinds):
+        return "int"
+    return "float" if all(issubclass(kind, Real) for kind in kinds) else None
 
 
 def of_reach(reach: np.ndarray | None) -> Any:

@@ -47,8 +47,8 @@ class ARCSMImputer(TransformerMixin, BaseEstimator):
     columns : dict, default=None
         What single columns are, by name or position, as in `ARCSMDensity`.
     keep_empty_features : bool, default=False
-        Whether a column without a single value in `fit` is kept, and filled with 0; otherwise it
-        is left out of what `transform` returns.
+        Whether a column without a single value in `fit` is kept, and filled with 0, with "" if it
+        is text, and with the first of its categories; otherwise `transform` leaves it out.
     hidden : tuple of int, default=None
         Widths of the network's layers; by default two of 64 for less than 500 rows.
     max_steps, max_seconds : int and float, default=None
@@ -92,7 +92,6 @@ class ARCSMImputer(TransformerMixin, BaseEstimator):
     True
     """
 
-    frame_: bool
     reach_: np.ndarray | None
 
     def __init__(
@@ -177,7 +176,7 @@ class ARCSMImputer(TransformerMixin, BaseEstimator):
         self.names_ = rows.table.names
         self.empty_features_ = tuple(n for n in rows.table.names if n not in used)
         self.columns_ = model.columns.describe()
-        self.frame_ = rows.array is None
+        self._objects = rows.objects
         return self
 
     def transform(self, X: Any) -> Any:
@@ -298,7 +297,7 @@ class ARCSMImputer(TransformerMixin, BaseEstimator):
             "parameters": plain(params),
             "names": list(self.names_),
             "reach": of_reach(self.reach_),
-            "frame": self.frame_,
+            "objects": self._objects,
             "named": hasattr(self, "feature_names_in_"),
             "history": {
                 "training": self.history_.training,
@@ -329,7 +328,8 @@ class ARCSMImputer(TransformerMixin, BaseEstimator):
             for curve in ("training", "validation"):
                 history[curve] = [(step, loss) for step, loss in history[curve]]
             imputer.history_ = History(**history)
-            imputer.frame_, imputer.names_ = details["frame"], tuple(details["names"])
+            imputer.names_ = tuple(details["names"])
+            imputer._objects = dict(details.get("objects", {}))  # earlier ones did not tell
             imputer.reach_ = as_reach(details["reach"])
             named = details["named"]
         except (KeyError, TypeError) as error:
@@ -355,7 +355,7 @@ class ARCSMImputer(TransformerMixin, BaseEstimator):
         check_is_fitted(density)
         imputer = cls(**{"device": density.device, **parameters})
         Imputation(density.model_)  # which says what cannot be used
-        imputer.names_, imputer.frame_ = density.model_.columns.names, density.frame_
+        imputer.names_, imputer._objects = density.model_.columns.names, {}
         imputer.history_, imputer.reach_ = density.history_, None
         imputer._take(density.model_)
         imputer.n_features_in_ = density.n_features_in_
@@ -392,9 +392,9 @@ class ARCSMImputer(TransformerMixin, BaseEstimator):
     def _out(self, rows: Rows, filled: Table) -> Any:
         """Return rows as they came, with their holes filled."""
         names = self._names_out()
-        nothing = np.zeros(filled.rows)
-        whole = Table({n: filled[n] if n in filled.columns else nothing for n in names})
-        return rows.with_values(whole, [self.names_.index(name) for name in names])
+        whole = {n: filled[n] if n in filled.columns else rows.with_nothing(n) for n in names}
+        places = [self.names_.index(name) for name in names]
+        return rows.with_values(Table(whole), places, self._objects)
 
     def _rows(self, X: Any, *, reset: bool) -> Rows:
         return read_rows(self, X, None if reset else self.names_)

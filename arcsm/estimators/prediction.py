@@ -12,7 +12,13 @@ from arcsm.errors import InputError
 from arcsm.estimators.parameters import column_names
 from arcsm.estimators.rows import checked_table, given_columns
 from arcsm.tabular import TabularModel
-from arcsm.tabular.predict import check_levels, interval_levels, predict
+from arcsm.tabular.predict import (
+    check_levels,
+    has_mean,
+    has_quantiles,
+    interval_levels,
+    predict,
+)
 
 _SEEDS = 2**31 - 1
 
@@ -25,7 +31,8 @@ class Predictions:
     order (any columns with order="any"), and all others are predicted.
 
     What is told of the first column that is not known is computed from its distribution; of columns
-    after that from `draws` draws for each row. Name `columns` to have single ones.
+    after that from `draws` draws for each row. Constants, and copies of other columns, follow from
+    what is known of these. Name `columns` to have single ones.
 
     >>> import numpy as np
     >>> from arcsm import ARCSMDensity
@@ -59,8 +66,9 @@ class Predictions:
         q : float or list of float, default=0.5
             Levels between 0 and 1.
         columns : list of str or int, default=None
-            Which columns to predict; by default all that are not known. Categories have no order,
-            and so no quantiles.
+            Which columns to predict; by default all that are not known, in the order of the table,
+            but for categories, text and truth values: these have no order, and so no quantiles.
+            To name one of them is an error, and so is it if there are no others.
         draws : int, default=1000
             For each row, of columns that are not the next in the order.
         random_state : int, RandomState instance or None, default=None
@@ -100,8 +108,10 @@ class Predictions:
     ) -> np.ndarray:
         """Return means of the columns that are not known, (n_samples, [n_columns]).
 
-        That of truth values is the probability of true. The mean of a real column is that of its
-        values but for the outermost 1e-9 on either side, as heavy tails need not have any.
+        That of truth values is the probability of true. Other categories, text and ordinal columns
+        have none: by default they are left out, and to name one is an error. The mean of a real
+        column is that of its values but for the outermost 1e-9 on either side, as heavy tails need
+        not have any.
         """
         return self._predict(X, None, columns, draws, random_state)
 
@@ -128,7 +138,7 @@ class Predictions:
         if not isinstance(draws, int | np.integer) or isinstance(draws, bool) or draws < 1:
             raise InputError(f"expected a positive number of draws, got {draws!r}; 1000 is usual")
         model, given = self.model_, given_columns(self, X)
-        targets = [name for name in model.chained if name not in given.columns]
+        targets = [name for name in model.columns.names if name not in given.columns]
         if columns is not None:
             if isinstance(columns, str):
                 columns = [columns]
@@ -139,10 +149,14 @@ class Predictions:
                     " some of these"
                 )
             targets = wanted
+        else:
+            has = has_mean if levels is None else has_quantiles
+            # Where nothing is left, what is wrong is said of the first.
+            targets = [name for name in targets if has(model.columns, name)] or targets
         if not targets:
             raise InputError(
-                f"expected a column that is not known, got all of {list(model.chained)}; leave out"
-                " those to be predicted"
+                f"expected a column that is not known, got all of {list(model.columns.names)};"
+                " leave out those to be predicted"
             )
         state = check_random_state(self.random_state if random_state is None else random_state)
         generator = torch.Generator(model.model.device)

@@ -76,15 +76,15 @@ class Settings:
                 f"expected ensemble as a number of models, 1 or more, got {self.ensemble!r};"
                 " correct it"
             )
-        if self.order == "any" and self.ensemble > 1:
-            raise InputError(
-                f'expected one model for order="any", got ensemble={self.ensemble}; leave one of'
-                " the two out"
-            )
         if self.conditional_on and self.order in ("any", "auto"):
             raise InputError(
                 f"expected the order natural, random, or a list of names with covariates, got"
                 f" {self.order!r}; choose one of these"
+            )
+        if self.order == "any" and self.ensemble > 1:
+            raise InputError(
+                f'expected one model for order="any", got ensemble={self.ensemble}; leave one of'
+                " the two out"
             )
 
     def model(
@@ -263,6 +263,8 @@ def check_conditional_on(covariates: Sequence[str], table: Table) -> list[str]:
             f"expected covariates among the columns {list(table.names)}, got {unknown}; correct"
             " the names"
         )
+    if len(set(covariates)) < len(covariates):
+        raise InputError(f"expected each covariate once, got {list(covariates)}; leave one out")
     if table.names and set(covariates) == set(table.names):
         raise InputError(
             f"expected a column that is no covariate, got all of {list(table.names)} as"

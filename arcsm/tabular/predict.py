@@ -3,6 +3,7 @@
 The column that follows those known in the order of a model has a conditional of one dimension, of
 which everything is computed; that of a mixture is the mean of those of its members. Columns that
 come later have marginals that no formula gives: they are drawn, together, some times for each row.
+Of constants, and of copies of other columns, all follows from what is known of these.
 """
 
 import copy
@@ -15,8 +16,12 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
+from arcsm.columns import Columns
 from arcsm.columns.category import Category
+from arcsm.columns.covariate import Covariate
 from arcsm.columns.discrete import Grid, Ordinal
+from arcsm.columns.fixed import Constant, Duplicate
+from arcsm.columns.kind import Kind
 from arcsm.conditional.roots import solve_increasing
 from arcsm.data.table import Table
 from arcsm.ensemble import Ensemble, log_shares
@@ -121,12 +126,19 @@ class Outlook:
 
     def quantiles(self, target: str, levels: np.ndarray) -> np.ndarray:
         """Return the quantiles of a column at levels between 0 and 1, (rows, levels)."""
-        kind = self._model.columns.kind(target)
-        if isinstance(kind, Category):
+        columns = self._model.columns
+        kind = columns.kind(target)
+        if not has_quantiles(columns, target):
             raise InputError(
                 f"expected a column whose values have an order, got {target!r}, a category without"
                 " quantiles; name other columns, or sample it"
             )
+        if self._is_known(target):
+            return np.repeat(self._known.table[target][:, None], len(levels), axis=1)
+        if isinstance(kind, Duplicate):
+            falls = kind.slope is not None and kind.slope < 0
+            found = self.quantiles(kind.of, 1 - levels if falls else levels)
+            return columns.copy_of(target, found)
         conditional = self._mixture(target)
         if conditional is None:
             return self._drawn_quantiles(target, levels)
@@ -136,12 +148,16 @@ class Outlook:
     def mean(self, target: str) -> np.ndarray:
         """Return the mean of a column of numbers; of truth values the probability of true."""
         columns = self._model.columns
-        kind, truth = columns.kind(target), self._known.table[target].dtype.kind == "b"
-        if isinstance(kind, Ordinal) or (isinstance(kind, Category) and not truth):
+        kind = columns.kind(target)
+        if not has_mean(columns, target):
             raise InputError(
                 f"expected a column of numbers or truth values, got {target!r}"
                 f" ({kind.label}), which has no mean; name other columns"
             )
+        if self._is_known(target):
+            return self._known.table[target].astype(np.float64)
+        if isinstance(kind, Duplicate):
+            return kind.of_other(self.mean(kind.of))
         conditional = self._mixture(target)
         if conditional is None:
             return self._drawn_values(target).astype(np.float64).mean(1)
@@ -163,6 +179,10 @@ class Outlook:
         weight = torch.exp(-nodes.square() / 2)
         mean = conditional.average(torch.from_numpy(found).to(nodes), weight / weight.sum())
         return np.asarray(mean.cpu().numpy())
+
+    def _is_known(self, target: str) -> bool:
+        """Return whether a column is constant, or follows from those given."""
+        return target in self._known.fixed or isinstance(self._model.columns.kind(target), Constant)
 
     def _below(self, conditional: Mixture, places: np.ndarray) -> np.ndarray:
         """Return the probabilities, (rows, places), of scalars below some places."""
@@ -231,20 +251,69 @@ def predict(
     generator: torch.Generator | None = None,
 ) -> dict[str, np.ndarray]:
     """Return the quantiles (rows, levels) of each target given a table, or else means (rows,)."""
-    pieces: dict[str, list[np.ndarray]] = {name: [] for name in targets}
-    numbers = _NODES if levels is None else max(len(levels), 1)
+    if levels is None:
+        return predict_both(model, given, (), (), targets, draws=draws, generator=generator)[1]
+    return predict_both(model, given, levels, targets, (), draws=draws, generator=generator)[0]
+
+
+def predict_both(
+    model: TabularModel,
+    given: Table,
+    levels: Sequence[float] | np.ndarray,
+    with_quantiles: Sequence[str],
+    with_means: Sequence[str],
+    *,
+    draws: int = 1000,
+    generator: torch.Generator | None = None,
+) -> tuple[dict[str, np.ndarray], dict[str, np.ndarray]]:
+    """Return quantiles (rows, levels) of some targets and means (rows,) of some, by name.
+
+    Both are told by the same draws, so that they do not contradict each other.
+    """
+    wanted = np.asarray(levels, dtype=np.float64)
+    quantiles: dict[str, list[np.ndarray]] = {name: [] for name in with_quantiles}
+    means: dict[str, list[np.ndarray]] = {name: [] for name in with_means}
+    numbers = max(len(wanted), _NODES if means else 1)
     at_once = max(1, _QUANTILES // (numbers * len(model.members)))
     if len(model.chained) > 1:
         at_once = max(1, min(at_once, _DRAWN // (draws * len(model.chained))))
     for start in range(0, given.rows, at_once):
         some = given.take(slice(start, start + at_once))
         outlook = Outlook(model, some, draws=draws, generator=generator)
-        for name, parts in pieces.items():
-            if levels is None:
-                parts.append(outlook.mean(name))
-            else:
-                parts.append(outlook.quantiles(name, levels))
-    return {name: np.concatenate(parts) for name, parts in pieces.items()}
+        for name, parts in quantiles.items():
+            parts.append(outlook.quantiles(name, wanted))
+        for name, parts in means.items():
+            parts.append(outlook.mean(name))
+    return (
+        {name: np.concatenate(parts) for name, parts in quantiles.items()},
+        {name: np.concatenate(parts) for name, parts in means.items()},
+    )
+
+
+def has_quantiles(columns: Columns, name: str) -> bool:
+    """Return whether the values of a column have an order."""
+    kind = _source_kind(columns, name)
+    if isinstance(kind, Constant):
+        return not isinstance(kind.value, str | bool)
+    return not isinstance(kind, Category)
+
+
+def has_mean(columns: Columns, name: str) -> bool:
+    """Return whether a column is one of numbers or truth values."""
+    kind = _source_kind(columns, name)
+    if isinstance(kind, Constant):
+        return not isinstance(kind.value, str)
+    if isinstance(kind, Category):
+        return all(isinstance(value, bool) for value in kind.values)
+    return not isinstance(kind, Ordinal)
+
+
+def _source_kind(columns: Columns, name: str) -> Kind:
+    """Return the kind of a column; of a copy, that of the column it is made from."""
+    kind = columns.kind(name)
+    if isinstance(kind, Duplicate):
+        kind = columns.kind(kind.of)
+    return kind.of if isinstance(kind, Covariate) else kind
 
 
 def _interpolate(

@@ -87,6 +87,7 @@ def test_multiple_tables_and_intervals(
     result = run("impute", holes, *words, "-o", tmp_path / "m.csv", "--json")
     assert result.exit_code == 0, result.output
     told = json.loads(result.stdout)
+    assert told["rows"] == 180
     assert told["tables"] == 3 and told["strategy"] == "draw" and told["exact"] is True
     table = read_table(tmp_path / "m.csv")
     assert table.names[:2] == ("imputation", "name") and table.rows == 180
@@ -118,6 +119,33 @@ def test_a_density_of_one_order_says_how_far_it_can_be_relied_on(
     assert "In 1 others by weighted draws" in result.stderr
     told = json.loads(run("impute", tmp_path / "h.csv", *words, "--json").stdout)
     assert told["exact"] is False and 1 <= told["least_effective_draws"] < 200
+    # Also if no row is exact, to compare with.
+    age[:] = np.nan
+    write_table(tmp_path / "n.csv", Table({**table.columns, "age": age}).take([0]))
+    told = json.loads(run("impute", tmp_path / "n.csv", *words, "--json").stdout)
+    assert told["exact"] is False
+    result = run("impute", tmp_path / "n.csv", *words)
+    assert "in 0 rows" in result.stderr and "draws of 200 in the middle" in result.stderr
+
+
+def test_truth_values_stay_truth_values_in_any_file(
+    run: Run, holes: Path, imputer: Path, tmp_path: Path
+) -> None:
+    import pyarrow as arrow
+    from pyarrow import parquet
+
+    table = read_table(holes)
+    member = [None if value != value else bool(value) for value in table["member"]]
+    columns = {**table.columns, "member": arrow.array(member, arrow.bool_())}
+    parquet.write_table(arrow.table(columns), tmp_path / "holes.parquet")
+    for data in (holes, tmp_path / "holes.parquet"):
+        words = ("--model", imputer, "-o", tmp_path / "f.parquet")
+        result = run("impute", data, *words)
+        assert result.exit_code == 0, result.output
+        found = read_table(tmp_path / "f.parquet")["member"]
+        assert found.dtype == bool
+        known = [value is not None for value in member]
+        assert found[known].tolist() == [value for value in member if value is not None]
 
 
 def test_mistakes_are_one_line(
@@ -128,6 +156,9 @@ def test_mistakes_are_one_line(
     assert "without --model" in fails("impute", holes, "--model", imputer, "--train", csv)
     assert "other than DATA" in fails("impute", holes, "--model", imputer, "-o", holes)
     assert "a strategy among" in fails("impute", holes, "--strategy", "mode")
+    assert "--multiple with --strategy draw, got 'median'" in fails(
+        "impute", holes, "--strategy", "median", "--multiple", 2
+    )
     assert "--coverage between" in fails("impute", holes, "--coverage", 1.5)
     assert "columns ['member'] of the model" in fails("impute", csv, "--model", imputer)
     assert "--ignore of columns among" in fails("impute", holes, "--ignore", "nobody")

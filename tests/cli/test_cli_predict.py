@@ -98,6 +98,8 @@ def test_other_commands_take_such_a_model(
     assert drawn["age"].tolist() == [40] * 3 and drawn["city"].tolist() == ["Bern"] * 3
     assert run("score", income, csv, "-o", tmp_path / "l.csv").exit_code == 0
     assert "Conditional densities integrate to 1" in run("check", income).stderr
+    told = " ".join(run("score", "--help").output.replace("│", " ").split())
+    assert "log q(targets | covariates)" in told
 
 
 def test_a_model_of_all_columns_predicts_what_the_data_lack(
@@ -108,6 +110,50 @@ def test_a_model_of_all_columns_predicts_what_the_data_lack(
     result = run("predict", model, tmp_path / "age.csv", *words)
     assert result.exit_code == 0, result.output
     assert read_table(tmp_path / "p.csv").names[0] == "q0.05[income]"
+
+
+@pytest.fixture(scope="module")
+def several(run: Run, csv: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A model of two cities, a constant, a copy and two incomes given the age."""
+    path, table = tmp_path_factory.mktemp("several"), read_table(csv)
+    noise = np.random.default_rng(0).normal(size=table.rows)
+    columns = {
+        **table.select(["age", "city", "income"]).columns,
+        "later": table["income"] + noise,
+        "debt": -table["income"],
+        "year": np.full(table.rows, 2020),
+    }
+    write_table(path / "data.csv", Table(columns))
+    words = ("--given", "age", "--max-steps", 5, "--ensemble", 1, "--no-card")
+    result = run("train", path / "data.csv", "-o", path / "m", *words)
+    assert result.exit_code == 0, result.output
+    return path / "m"
+
+
+def test_what_has_no_quantiles_is_left_out_and_what_follows_is_not(
+    run: Run, fails: Run, several: Path, csv: Path, tmp_path: Path
+) -> None:
+    write_table(tmp_path / "age.csv", read_table(csv).select(["age"]).take(slice(0, 4)))
+    words = ("predict", several, tmp_path / "age.csv", "-o", tmp_path / "p.csv")
+    asked = ("--quantile", 0.05, "--quantile", 0.95, "--interval", 0.9, "--mean")
+    result = run(*words, *asked)
+    assert result.exit_code == 0, result.output
+    assert "Left out, as they have no quantiles: city" in result.stderr
+    assert "no means: city" in result.stderr
+    found = read_table(tmp_path / "p.csv")
+    assert not [name for name in found.names if "city" in name]
+    for name in ("income", "later", "debt", "year"):
+        # By the same draws, two ways to ask for the same have the same answer.
+        for quantile, end in (("q0.05", "low"), ("q0.95", "high")):
+            np.testing.assert_allclose(
+                found[f"{quantile}[{name}]"], found[f"{end}[{name}]"], rtol=1e-9
+            )
+    np.testing.assert_allclose(found["low[debt]"], -found["high[income]"], rtol=1e-6)
+    np.testing.assert_allclose(found["mean[debt]"], -found["mean[income]"], rtol=1e-6)
+    assert set(found["q0.05[year]"]) == {2020}
+    again = json.loads(run(*words, "--json").stdout)
+    assert again["columns"] == ["income", "later", "debt", "year"]
+    assert "have an order" in fails(*words, "--column", "income", "--column", "city")
 
 
 def test_mistakes_are_told(

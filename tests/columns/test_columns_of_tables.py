@@ -338,6 +338,12 @@ def test_encoding_refuses(given: dict[str, np.ndarray], message: str) -> None:
         Columns.learn(Table(GOOD)).encode(Table(given))
 
 
+def test_whole_numbers_that_are_one_float_are_on_no_line() -> None:
+    large = 2**60 + 1 + np.arange(50)
+    columns = Columns.learn(Table({"large": large, "week": np.arange(50) % 7}))
+    assert [column["kind"] for column in columns.describe()] == ["integer", "integer"]
+
+
 def test_decoding_and_snapping_check_their_shapes(columns: Columns) -> None:
     with pytest.raises(InputError, match=r"shape \(rows, \d+\), got \(2, 1\)"):
         columns.decode(np.zeros((2, 1)))
@@ -349,3 +355,11 @@ def test_decoding_and_snapping_check_their_shapes(columns: Columns) -> None:
         columns.scalars_of("none")
     with pytest.raises(InputError, match="expected a Table"):
         columns.encode({"x": X})  # type: ignore[arg-type]
+
+
+def test_what_to_do_about_missing_and_infinite_values() -> None:
+    """An imputer refuses infinities as well: it is advised for what is missing alone."""
+    for bad, advice in ((np.nan, "fill them in with ARCSMImputer"), (np.inf, "or replace them")):
+        with pytest.raises(InputError, match=advice) as told:
+            Columns.learn(Table({"x": np.array([1.0, bad, 2.0])}))
+        assert ("ARCSMImputer" in str(told.value)) == np.isnan(bad)

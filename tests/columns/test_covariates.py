@@ -9,6 +9,7 @@ from scipy.stats import norm
 from arcsm.columns import Columns
 from arcsm.columns.covariate import Covariate
 from arcsm.data.table import Table, as_table
+from arcsm.errors import InputError
 
 
 def table(rows: int = 200) -> Table:
@@ -75,6 +76,17 @@ def test_a_value_far_out_is_told_as_one_that_is_just_beyond() -> None:
     rows = table(3)
     beyond = Table({**rows.columns, "x": np.array([-5.0, 0.0, 1e12])})
     assert not learned("x").encode(beyond).impossible.any()
+
+
+def test_a_constant_has_to_stay_as_it_was() -> None:
+    for covariates in (("one",), ("one", "x")):
+        columns = learned(*covariates)
+        rows = table(3)
+        nearly = Table({**rows.columns, "one": np.array([1.0, 1.0, 1 + 1e-9])})
+        assert not columns.encode(nearly).impossible.any()
+        other = Table({**rows.columns, "one": np.array([1.0, 1.0, 2.0])})
+        with pytest.raises(InputError, match=r"expected 1\.0 in column 'one'.*got 2\.0 in row 2"):
+            columns.encode(other)
 
 
 def test_categories_have_an_indicator_for_each_value() -> None:

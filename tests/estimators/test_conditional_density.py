@@ -144,6 +144,70 @@ def test_categories_have_probabilities_that_add_up_to_1() -> None:
         density.mean(table)
 
 
+def test_targets_without_an_order_are_left_out_unless_named() -> None:
+    table = frame().assign(member=lambda t: t["y"] > 0)[["city", "member", "x", "y"]]
+    density = quick(conditional_on=["x"]).fit(table)
+    options = {"draws": 50, "random_state": 0}
+    given = table[["x"]][:3]
+    quantiles = density.quantile(given, [0.1, 0.9], **options)
+    assert quantiles.shape == (3, 2)
+    np.testing.assert_array_equal(
+        quantiles, density.quantile(given, [0.1, 0.9], columns=["y"], **options)
+    )
+    np.testing.assert_allclose(density.interval(given, 0.8, **options), quantiles, rtol=1e-9)
+    # Of truth values there is a mean.
+    both = density.mean(given, **options)
+    assert both.shape == (3, 2) and ((both[:, 0] >= 0) & (both[:, 0] <= 1)).all()
+    for name in ("city", "member"):
+        with pytest.raises(InputError, match=f"have an order, got '{name}'"):
+            density.quantile(given, 0.5, columns=["y", name], **options)
+    with pytest.raises(InputError, match="no mean"):
+        density.mean(given, columns=["city"], **options)
+    alone = quick(conditional_on=["x", "y"], max_steps=1).fit(table)
+    with pytest.raises(InputError, match="have an order"):
+        alone.quantile(table[:3], 0.5)
+
+
+def test_constants_and_copies_are_predicted_from_what_they_follow_from() -> None:
+    table = frame().assign(
+        one=7,
+        falls=lambda t: 1 - 2 * t["y"],
+        twice=lambda t: 2 * t["x"],
+        member=lambda t: t["y"] > 0,
+        not_member=lambda t: ~t["member"],
+        kind="plain",
+        copied=lambda t: t["city"],
+    )
+    density = quick(conditional_on=["x"]).fit(table[["x", "one", "falls", "twice", "y"]])
+    assert density.order_ == ("falls",)  # y is the copy, on a line that falls
+    given = table[["x"]][:4]
+    found = density.quantile(given, [0.1, 0.3])
+    one, falls, twice, y = found.transpose(1, 0, 2)
+    assert (one == 7).all()
+    np.testing.assert_allclose(twice, 2 * np.repeat(given.to_numpy(), 2, axis=1))
+    upper = density.quantile(given, [0.9, 0.7], columns=["falls"])
+    np.testing.assert_allclose(y, (1 - upper) / 2, atol=1e-6)
+    assert (np.diff(y, axis=1) > 0).all() and (np.diff(falls, axis=1) > 0).all()
+    mean = density.mean(given)
+    np.testing.assert_allclose(mean[:, 3], (1 - mean[:, 1]) / 2, atol=1e-9)
+    assert (mean[:, 0] == 7).all()
+    np.testing.assert_array_equal(density.quantile(given, 0.5, columns=["one"]), [7] * 4)
+    names = ["x", "member", "not_member", "kind", "city", "copied"]
+    others = quick(conditional_on=["x"]).fit(table[names])
+    true, false = others.mean(given, draws=20).T  # text has none, constant or not
+    np.testing.assert_allclose(true + false, 1, atol=1e-12)
+    for name in ("kind", "copied", "not_member"):
+        with pytest.raises(InputError, match=f"have an order, got '{name}'"):
+            others.quantile(given, 0.5, columns=[name])
+
+
+def test_a_copy_of_what_is_known_is_known() -> None:
+    table = frame()[["x", "y"]].assign(copy=lambda t: 3 * t["x"])
+    plain = quick(conditional_on=None, order=["x", "y"]).fit(table)
+    np.testing.assert_allclose(plain.quantile({"copy": [1.5]}, 0.5, columns=["x"]), [0.5])
+    np.testing.assert_allclose(plain.mean({"x": [0.5]}, columns=["copy"]), [1.5])
+
+
 def test_the_mean_of_truth_values_is_their_probability() -> None:
     table = frame().assign(member=lambda t: t["y"] > 0).drop(columns="y")
     density = quick(max_steps=30).fit(table)
@@ -348,8 +412,12 @@ def test_what_cannot_be_fitted_is_said() -> None:
     with pytest.raises(InputError, match="column to model given"):
         quick(conditional_on=["x"]).fit(table[["x"]].assign(y=table["x"] * 2, one=1.0))
     for order in ("any", "auto"):
-        with pytest.raises(InputError, match="natural, random"):
-            quick(order=order, ensemble=1).fit(table)
+        for ensemble in (1, None):  # by default there are several models
+            with pytest.raises(InputError, match="natural, random"):
+                quick(order=order, ensemble=ensemble).fit(table)
+    for twice in (["x", "x"], ["x", 0]):
+        with pytest.raises(InputError, match="each covariate once"):
+            quick(conditional_on=twice).fit(table)
 
 
 def test_what_cannot_be_predicted_is_said(density: ARCSMDensity) -> None:
@@ -362,6 +430,10 @@ def test_what_cannot_be_predicted_is_said(density: ARCSMDensity) -> None:
         density.quantile(table.assign(city="Rome"), 0.5)
     with pytest.raises(InputError, match="no columns \\['city'\\]"):
         density.quantile(table[["x"]], 0.5)
+    constant = quick(max_steps=1).fit(frame().assign(city="Bern"))
+    assert constant.quantile(table.assign(city="Bern"), 0.5).shape == (4,)
+    with pytest.raises(InputError, match=r"expected 'Bern' in column 'city'.*got 'Rome' in row 0"):
+        constant.quantile(table.assign(city="Rome"), 0.5)
     with pytest.raises(InputError, match=r"got none of \['city'\]"):
         density.sample(given={"x": 1.0})
     with pytest.raises(InputError, match="covariates"):

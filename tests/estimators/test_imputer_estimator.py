@@ -12,6 +12,7 @@ from sklearn.utils.estimator_checks import parametrize_with_checks
 from arcsm import CheckpointError, InputError
 from arcsm.data.table import Table, as_table
 from arcsm.estimators import ARCSMDensity, ARCSMImputer
+from arcsm.estimators import imputer as imputer_module
 
 
 def quick(**parameters: object) -> ARCSMImputer:
@@ -210,3 +211,72 @@ def test_a_density_can_be_used_to_fill_holes() -> None:
     ensemble = ARCSMDensity(ensemble=2, max_steps=5, hidden=(8, 8), random_state=0).fit(whole)
     with pytest.raises(InputError, match="got an ensemble"):
         ARCSMImputer.from_density(ensemble)
+
+
+def test_numbers_of_numpy_are_numbers() -> None:
+    x = numbers()
+    imputer = quick().fit(x)
+    drawn = imputer.multiple(x, np.int64(2), random_state=1)
+    np.testing.assert_array_equal(drawn, imputer.multiple(x, 2, random_state=1))
+    for one, other in zip(
+        imputer.intervals(x, np.float32(0.5)), imputer.intervals(x, 0.5), strict=True
+    ):
+        np.testing.assert_array_equal(one, other)
+
+
+def test_lists_become_numbers() -> None:
+    filled = quick().fit_transform([[1, None], [2, 3], [4, 5.0]])
+    assert filled.dtype == np.float64 and filled[1:].tolist() == [[2, 3], [4, 5]]
+    assert np.isfinite(filled).all()
+
+
+def test_empty_columns_of_every_type_are_filled() -> None:
+    table = frame()[["height"]].assign(
+        word=pd.array([None] * 150, dtype="string"),
+        grade=pd.Categorical([None] * 150, categories=["b", "a"]),
+        member=pd.array([None] * 150, dtype="boolean"),
+        rooms=pd.array([None] * 150, dtype="Int64"),
+        object=pd.Series([None] * 150, dtype=object),
+    )
+    imputer = quick(keep_empty_features=True).fit(table)
+    filled = imputer.transform(table)
+    assert (filled.dtypes == table.dtypes).all() and not filled.isna().any().any()
+    assert filled.iloc[0, 1:].tolist() == ["", "b", False, 0, 0]
+    later = table[:2].assign(word=pd.array(["here", None], dtype="string"))
+    assert imputer.transform(later)["word"].tolist() == ["here", ""]
+    assert imputer.transform(as_table(later))["word"].tolist() == ["here", ""]
+    without = table.assign(grade=pd.Categorical([None] * 150))
+    with pytest.raises(InputError, match="expected a category to fill the empty column 'grade'"):
+        quick(keep_empty_features=True).fit_transform(without)
+
+
+def test_objects_are_what_they_were_in_fit(tmp_path) -> None:
+    """Whatever the other rows are that come with them, if any."""
+    table = frame()[["height", "object"]]
+    counts = np.random.default_rng(0).poisson(2, 150)
+    table["whole"] = pd.Series([int(c) for c in counts], dtype=object, index=table.index)
+    table["real"] = pd.Series([float(c) for c in counts[::-1]], dtype=object, index=table.index)
+    table.iloc[::7, 2:] = None
+    imputer = quick().fit(table)
+    imputer.save(tmp_path / "imputer")
+    alone = pd.DataFrame({"height": [170.0]}).assign(object=None, whole=None, real=None)
+    alone = alone.astype({"object": object, "whole": object, "real": object})
+    for own in (imputer, ARCSMImputer.load(tmp_path / "imputer")):
+        filled = own.transform(alone).iloc[0]
+        assert [type(filled[n]) for n in ("object", "whole", "real")] == [bool, int, float]
+
+
+def test_an_imputer_of_an_earlier_release_is_loaded(tmp_path, monkeypatch) -> None:
+    """It said whether it had seen a data frame, and nothing of objects."""
+    table = frame()[["height", "town"]]
+    imputer = quick().fit(table)
+    write = imputer_module.save_tabular
+
+    def write_as_before(*args: object, details: dict) -> None:
+        del details["objects"]
+        write(*args, details={**details, "frame": True})
+
+    monkeypatch.setattr(imputer_module, "save_tabular", write_as_before)
+    imputer.save(tmp_path / "imputer")
+    again = ARCSMImputer.load(tmp_path / "imputer")
+    assert again.transform(table).equals(imputer.transform(table))

@@ -214,6 +214,45 @@ def test_draws_along_one_order_are_given_all_that_is_known() -> None:
     np.testing.assert_array_equal(drawn.to_numpy()[:, 1:], table.to_numpy()[:, 1:])
 
 
+def test_as_many_draws_as_particles_follow_the_weights() -> None:
+    """One of each particle would be draws that know nothing of what follows."""
+    model, rows = gaussian([1, 2, 0])
+    row = rows.to_numpy()[1].copy()
+    row[2] = np.nan
+    told, covariance = exact(row)
+    imputation = Imputation(model, particles=50)
+    table = as_table(np.tile(row, (100, 1)))
+    x = np.stack([part["x2"] for part in imputation.draws(table, 50, generator=seeded())])
+    spread = math.sqrt(covariance[0, 0])
+    assert x.mean() == pytest.approx(told[0], abs=0.05 * spread)
+    assert x.std() == pytest.approx(spread, rel=0.03)
+    again = np.stack([part["x2"] for part in imputation.draws(table, 50, generator=seeded())])
+    np.testing.assert_array_equal(again, x)
+
+
+def test_a_generator_of_any_device_determines_the_choice_of_particles(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """The choice is made on the CPU, by a generator of its own that the given one has seeded."""
+    model, rows = gaussian([0, 1, 2])
+    table, given = with_every_pattern(rows), seeded()
+    choose, used = torch.multinomial, []
+
+    def watch(*args: object, generator: torch.Generator | None = None) -> torch.Tensor:
+        used.append(generator)
+        return choose(*args, generator=generator)
+
+    monkeypatch.setattr(torch, "multinomial", watch)
+    Imputation(model, particles=10).draws(table, 2, generator=given)
+    (own,) = used
+    assert own is not None and own is not given and own.device.type == "cpu"
+    first = own.initial_seed()
+    for seed, same in ((0, True), (1, False)):
+        used.clear()
+        Imputation(model, particles=10).draws(table, 2, generator=seeded(seed))
+        assert (used[0].initial_seed() == first) == same
+
+
 # Discrete columns, by enumeration.
 
 

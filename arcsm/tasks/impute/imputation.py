@@ -14,6 +14,7 @@ from arcsm.data.table import Table
 from arcsm.ensemble import Ensemble
 from arcsm.errors import InputError
 from arcsm.tabular import TabularModel
+from arcsm.tabular.predict import interval_levels
 from arcsm.tasks.impute.answers import STRATEGIES
 from arcsm.tasks.impute.any_order import AnyOrder
 from arcsm.tasks.impute.one_order import OneOrder
@@ -127,12 +128,12 @@ class Imputation:
         generator: torch.Generator | None = None,
     ) -> list[Table]:
         """Return so many filled tables, each with a joint draw of all holes of a row."""
-        if not isinstance(count, int) or isinstance(count, bool) or count < 1:
+        if not isinstance(count, int | np.integer) or isinstance(count, bool) or count < 1:
             raise InputError(f"expected a positive number of tables, got {count!r}; ask for 5")
         missing = find_missing(table) if missing is None else missing
         parts: list[list[Table]] = [[] for _ in range(count)]
         for way, part in self._parts(table, missing):
-            for place, found in enumerate(way.draws(part, count, generator)):
+            for place, found in enumerate(way.draws(part, int(count), generator)):
                 parts[place].append(part.filled(self.model.columns, found))
         return [_put_back(table, missing, some) for some in parts]
 
@@ -144,11 +145,8 @@ class Imputation:
         Elsewhere there is NaN, and None in columns of text; of categories that are text there are
         no ends.
         """
-        number = isinstance(coverage, int | float) and not isinstance(coverage, bool)
-        if not number or not 0 < coverage < 1:
-            raise InputError(f"expected a coverage between 0 and 1, got {coverage!r}; ask for 0.9")
+        levels = interval_levels(coverage).tolist()
         missing = find_missing(table) if missing is None else missing
-        levels = ((1 - coverage) / 2, (1 + coverage) / 2)
         ends: tuple[list[Table], list[Table]] = ([], [])
         for way, part in self._parts(table, missing):
             found = way.quantiles(part, levels)

@@ -80,12 +80,11 @@ class OneOrder:
     ) -> Iterator[dict[str, np.ndarray]]:
         """Yield joint draws of all open holes, so many times: particles by their weights."""
         found: list[dict[str, list[np.ndarray]]] = [{} for _ in range(count)]
+        choices = None if generator is None else _on_cpu(generator)
         for holes, draws in self._draws(part, generator):
             weight = torch.from_numpy(draws.weight)
-            # Without repetition, as far as that goes: copies of a draw are no draws of their own.
-            chosen = torch.multinomial(
-                weight.clamp(min=1e-300), count, count > self.particles, generator=_cpu(generator)
-            ).numpy()
+            # With repetition: otherwise the last of many draws would be what the weights refuse.
+            chosen = torch.multinomial(weight, count, True, generator=choices).numpy()
             for place, own in enumerate(found):
                 for name, _, values in self._values(holes, draws, chosen[:, [place]]):
                     own.setdefault(name, []).append(values[:, 0])
@@ -207,5 +206,7 @@ class OneOrder:
         return cursor
 
 
-def _cpu(generator: torch.Generator | None) -> torch.Generator | None:
-    return generator if generator is not None and generator.device.type == "cpu" else None
+def _on_cpu(generator: torch.Generator) -> torch.Generator:
+    """Return a generator of the CPU with a seed that another one, of any device, has drawn."""
+    seed = torch.randint(2**63 - 1, (), generator=generator, device=generator.device)
+    return torch.Generator().manual_seed(int(seed))
