@@ -215,7 +215,9 @@ def test_the_command_line_takes_an_address(folder_hub: FolderHub, tmp_path: Path
     assert wrong.exit_code == 2 and "OWNER/NAME" in wrong.stderr
 
 
-@pytest.mark.parametrize("repo_id", ["model", "a/b/c", "a b/c", "", "../m", "é/m", "a/b..c", "a/b--c", None])
+@pytest.mark.parametrize(
+    "repo_id", ["model", "a/b/c", "a b/c", "", "../m", "é/m", "a/b..c", "a/b--c", None]
+)
 def test_a_repository_that_cannot_be(repo_id: Any) -> None:
     with pytest.raises(InputError, match="OWNER/NAME"):
         push_to_hub("m", repo_id)

@@ -46,8 +46,8 @@ def serve(
             "-m",
             metavar="DIR",
             callback=fetched,
-            help="A model of digits that `arcsm train mnist` wrote; without one the page says how to"
-            " make it.",
+            help="A model of digits that `arcsm train mnist` wrote; without one the page says how"
+            " to make it.",
             show_default=False,
         ),
     ] = None,
