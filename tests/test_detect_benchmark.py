@@ -147,7 +147,7 @@ def test_sets_count_by_their_mean_over_seeds() -> None:
             ("fault", 0, "arcsm"): 0.1,  # of which the rest is not done
         }
     )
-    metrics = verdicts.summarise(done, methods, seeds, "AUROC", methods, ["KNN"])
+    metrics = verdicts.summarise(done, methods, seeds, "AUROC", methods, ["KNN", "LOF"])
     found = {(m.name, m.labels["method"]): m for m in metrics if set(m.labels) == {"method"}}
     assert found["mean AUROC", "arcsm"].value == pytest.approx(0.7)
     assert found["mean AUROC", "KNN"].value == pytest.approx(0.8)
