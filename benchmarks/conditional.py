@@ -25,25 +25,29 @@ output; --resume goes on from there.
 """
 
 import argparse
-import json
 import math
-import multiprocessing
-import os
 import sys
 import time
 from collections.abc import Callable, Sequence
-from concurrent.futures import ProcessPoolExecutor, as_completed
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 
 import numpy as np
-import torch
 from forecasts import FOLDS, LEVELS, OWN, Entry, Key, judged, print_table, summarise
+from jobs import (
+    add_options,
+    append_entries,
+    commit_name,
+    jobs_left,
+    partial_file,
+    read_entries,
+    reason_of,
+    run_jobs,
+)
 from regressors import Predicted, ngboost, quantile_forest
 from scipy import stats
 from sklearn.model_selection import KFold
-from threadpoolctl import threadpool_limits
 
 from arcsm import ARCSMDensity
 from arcsm.data import Table
@@ -150,7 +154,7 @@ METHODS: dict[str, Callable[..., Predicted]] = {
 
 def run_job(
     name: str, seed: int, fold: int, method: str, max_steps: int | None, commit: str, path: Path
-) -> Entry:
+) -> list[Entry]:
     """Fit and judge; a failure is a result as well."""
     task = load(name)
     parts = KFold(FOLDS, shuffle=True, random_state=seed).split(task.x)
@@ -162,7 +166,7 @@ def run_job(
         if not all(map(math.isfinite, figures.values())):
             figures, reason = None, "figures that are not finite"
     except Exception as error:
-        reason = f"{type(error).__name__}: {error}".splitlines()[0][:300]
+        reason = reason_of(error)
     seconds = time.monotonic() - start
     entry = Entry(
         name,
@@ -177,61 +181,22 @@ def run_job(
         commit,
         reason,
     )
-    # One line in one write, so that processes do not write into each other's.
-    with path.open("ab", buffering=0) as file:
-        file.write((json.dumps(asdict(entry)) + "\n").encode())
-    return entry
+    append_entries(path, [entry])
+    return [entry]
 
 
-def read_entries(path: Path) -> dict[Key, Entry]:
-    """Return what an interrupted run has finished."""
-    done: dict[Key, Entry] = {}
-    lines = path.read_text(encoding="utf-8").splitlines() if path.is_file() else []
-    for line in lines:
-        try:
-            entry = Entry(**json.loads(line))
-        except (ValueError, TypeError):  # the line during which the run was interrupted
-            continue
-        done[entry.set, entry.seed, entry.fold, entry.method] = entry
-    return done
+def job_of(entry: Entry) -> Key:
+    """Return the job that found an entry."""
+    return entry.set, entry.seed, entry.fold, entry.method
 
 
-def _one_thread() -> None:
-    torch.set_num_threads(1)
-    threadpool_limits(1)
-
-
-def run(
-    jobs: Sequence[Key],
-    done: dict[Key, Entry],
-    *,
-    processes: int,
-    max_steps: int | None,
-    path: Path,
-    commit: str,
-) -> None:
-    """Work off the jobs that are not yet done, and enter what they find in `done`."""
-    left = [job for job in jobs if job not in done]
-    # Fresh processes: threads of a copied one would hang.
-    context = multiprocessing.get_context("spawn")
-    os.environ["OMP_NUM_THREADS"] = "1"
-    pool = ProcessPoolExecutor(processes, mp_context=context, initializer=_one_thread)
-    try:
-        futures = [pool.submit(run_job, *job, max_steps, commit, path) for job in left]
-        for count, future in enumerate(as_completed(futures), 1):
-            entry = future.result()
-            done[entry.set, entry.seed, entry.fold, entry.method] = entry
-            said = entry.reason or ", ".join(
-                f"{name} {value:.3f}" for name, value in (entry.figures or {}).items()
-            )
-            print(
-                f"[{count}/{len(futures)}] {entry.set} {entry.seed}.{entry.fold} {entry.method}:"
-                f" {said} ({entry.seconds:.1f} s)",
-                flush=True,
-            )
-    finally:
-        # After an interruption: what has not begun shall not begin.
-        pool.shutdown(cancel_futures=True)
+def told(entries: Sequence[Entry]) -> str:
+    """Return a line on what a job found."""
+    (entry,) = entries
+    said = entry.reason or ", ".join(
+        f"{name} {value:.3f}" for name, value in (entry.figures or {}).items()
+    )
+    return f"{entry.set} {entry.seed}.{entry.fold} {entry.method}: {said} ({entry.seconds:.1f} s)"
 
 
 def main() -> None:
@@ -243,16 +208,12 @@ def main() -> None:
     parser.add_argument("--seeds", type=int, nargs="+", default=[0, 1, 2])
     parser.add_argument("--folds", type=int, default=FOLDS, help="how many of the ten parts")
     parser.add_argument("--max-steps", type=int, help="of ARCSMDensity, for rehearsals")
-    parser.add_argument("--jobs", type=int, default=1, help="processes, of one thread each")
-    parser.add_argument("--resume", action="store_true", help="keep the jobs of a run cut short")
+    add_options(parser)
     parser.add_argument("-o", "--output", type=Path, default=Path("results/conditional.json"))
     arguments = parser.parse_args()
     started, commit = time.monotonic(), current_commit()
     sets, methods, output = arguments.sets, arguments.methods, arguments.output
-    output.parent.mkdir(parents=True, exist_ok=True)
-    path = output.with_name(f".{output.name}l.partial")
-    if not arguments.resume:
-        path.unlink(missing_ok=True)
+    path = partial_file(output, resume=arguments.resume)
     jobs = [
         (name, seed, fold, method)
         for seed in arguments.seeds
@@ -260,15 +221,11 @@ def main() -> None:
         for name in sets
         for method in methods
     ]
-    done = {key: entry for key, entry in read_entries(path).items() if key in set(jobs)}
-    run(
-        jobs,
-        done,
-        processes=arguments.jobs,
-        max_steps=arguments.max_steps,
-        path=path,
-        commit=commit["id"] + ("-dirty" if commit["dirty"] else ""),
-    )
+    kept = {job_of(e): e for e in read_entries(path, Entry) if job_of(e) in jobs}
+    common = arguments.max_steps, commit_name(commit), path
+    calls = [(*job, *common) for job in jobs_left(jobs, kept)]
+    found = run_jobs(run_job, calls, told, processes=arguments.jobs)
+    done = kept | {job_of(entry): entry for entry in found}
     metrics = summarise(done, sets, methods)
     print_table(metrics, sets, methods)
     write_result(

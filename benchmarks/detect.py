@@ -24,15 +24,10 @@ lines beside the output; --resume goes on from there.
 """
 
 import argparse
-import json
 import math
-import multiprocessing
-import os
 import sys
 import time
 from collections.abc import Mapping, Sequence
-from concurrent.futures import ProcessPoolExecutor, as_completed
-from dataclasses import asdict
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any
@@ -40,9 +35,19 @@ from typing import Any
 import numpy as np
 import torch
 from anomalies import CHOICE, Task, adbench_task, auroc, choice_task, corrupted_columns
+from jobs import (
+    add_options,
+    append_entries,
+    by_job,
+    commit_name,
+    jobs_left,
+    partial_file,
+    read_entries,
+    reason_of,
+    run_jobs,
+)
 from outlier_rivals import RIVALS, Scores, conditional_z, rival_scores, scale_of
 from rows import speed_table
-from threadpoolctl import threadpool_limits
 from verdicts import Entry, Key, print_table, summarise, told
 
 from arcsm import ARCSMDetector
@@ -61,12 +66,8 @@ UNKNOWN = 0.1  # the contamination of rows of which it is not known, which is th
 # One job: a set, a seed, and a group of methods that share a fit
 
 
-def run_job(
-    mode: str, name: str, seed: int, group: str, commit: str, path: Path, end: float
-) -> list[Entry] | None:
-    """Fit and judge; a failure is a result as well. None if it is too late to begin."""
-    if time.time() > end:
-        return None
+def run_job(mode: str, name: str, seed: int, group: str, commit: str, path: Path) -> list[Entry]:
+    """Fit and judge; a failure is a result as well."""
     task = load(mode, name, seed)
     start = time.monotonic()
     try:
@@ -75,7 +76,7 @@ def run_job(
             explained(task, seed) if mode == "explain" else judged(task, group, seed, mixed=mixed)
         )
     except Exception as error:
-        reason = f"{type(error).__name__}: {error}".splitlines()[0][:300]
+        reason = reason_of(error)
         took = time.monotonic() - start
         methods = FINDERS if mode == "explain" else methods_of(group)
         kinds = ["corrupted"] if mode == "explain" else task.kinds
@@ -97,10 +98,7 @@ def run_job(
         )
         for method, kind, value, fit_seconds, score_seconds, reason in found
     ]
-    # All lines in one write, so that processes do not write into each other's.
-    lines = "".join(json.dumps(asdict(entry)) + "\n" for entry in entries)
-    with path.open("ab", buffering=0) as file:
-        file.write(lines.encode())
+    append_entries(path, entries)
     return entries
 
 
@@ -177,57 +175,21 @@ def explained(task: Task, seed: int) -> list[Found]:
 # All jobs
 
 
-def read_entries(path: Path) -> dict[Key, list[Entry]]:
-    """Return what an interrupted run has finished, by set, seed and group."""
-    done: dict[Key, list[Entry]] = {}
-    lines = path.read_text(encoding="utf-8").splitlines() if path.is_file() else []
-    for line in lines:
-        try:
-            entry = Entry(**json.loads(line))
-        except (ValueError, TypeError):  # the line during which the run was interrupted
-            continue
-        group = DEFAULT if entry.method in OWN or entry.kind == "corrupted" else entry.method
-        done.setdefault((entry.set, entry.seed, group), []).append(entry)
-    return done
-
-
-def _one_thread() -> None:
-    torch.set_num_threads(1)
-    threadpool_limits(1)
+def job_of(entry: Entry) -> Key:
+    """Return the set, seed and group of an entry."""
+    own = entry.method in OWN or entry.kind == "corrupted"
+    return entry.set, entry.seed, DEFAULT if own else entry.method
 
 
 def run(
-    mode: str,
-    jobs: Sequence[Key],
-    done: dict[Key, list[Entry]],
-    *,
-    processes: int,
-    path: Path,
-    end: float,
-    commit: str,
-) -> None:
-    """Work off the jobs that are not yet done, and enter what they find in `done`."""
-    left = [job for job in jobs if job not in done]
-    size = {(name, seed): load(mode, name, seed).train.size for name, seed, _ in left}
+    mode: str, jobs: Sequence[Key], *, processes: int, path: Path, end: float, commit: str
+) -> dict[Key, list[Entry]]:
+    """Work off jobs, and return what they find."""
+    size = {(name, seed): load(mode, name, seed).train.size for name, seed, _ in jobs}
     # The longest first: fits of networks, of many numbers.
-    left.sort(key=lambda job: (job[2] != DEFAULT, -size[job[:2]]))
-    # Fresh processes: threads of a copied one would hang.
-    context = multiprocessing.get_context("spawn")
-    os.environ["OMP_NUM_THREADS"] = "1"
-    pool = ProcessPoolExecutor(processes, mp_context=context, initializer=_one_thread)
-    try:
-        futures = [pool.submit(run_job, mode, *job, commit, path, end) for job in left]
-        for count, future in enumerate(as_completed(futures), 1):
-            entries = future.result()
-            if entries is None:
-                continue
-            first = entries[0]
-            group = DEFAULT if first.method in OWN or mode == "explain" else first.method
-            done[first.set, first.seed, group] = entries
-            print(f"[{count}/{len(futures)}] {told(entries)}", flush=True)
-    finally:
-        # After an interruption: what has not begun shall not begin.
-        pool.shutdown(cancel_futures=True)
+    ordered = sorted(jobs, key=lambda job: (job[2] != DEFAULT, -size[job[:2]]))
+    calls = [(mode, *job, commit, path) for job in ordered]
+    return by_job(run_jobs(run_job, calls, told, processes=processes, end=end), job_of)
 
 
 # Speed
@@ -271,9 +233,7 @@ def main() -> None:
     parser.add_argument("--sets", nargs="+", help="ADBench sets, or tasks of --choose; all of them")
     parser.add_argument("--methods", nargs="+", choices=[DEFAULT, *RIVALS], metavar="NAME")
     parser.add_argument("--seeds", type=int, nargs="+", default=[0, 1, 2, 3, 4])
-    parser.add_argument("--jobs", type=int, default=1, help="processes, of one thread each")
-    parser.add_argument("--limit", type=float, default=math.inf, help="begin no job after seconds")
-    parser.add_argument("--resume", action="store_true", help="keep the jobs of a run cut short")
+    add_options(parser, limit=True)
     parser.add_argument("--speed-rows", type=int, default=10_000)
     parser.add_argument("--speed-scored", type=int, default=40_000)
     parser.add_argument("-o", "--output", help="by default as said above")
@@ -319,21 +279,16 @@ def _judge(
     if unknown:
         raise InputError(f"expected --sets among {', '.join(known)}, got {', '.join(unknown)}")
     groups = [DEFAULT] if mode == "explain" else arguments.methods or [DEFAULT, *RIVALS]
-    output.parent.mkdir(parents=True, exist_ok=True)
-    path = output.with_name(f".{output.name}l.partial")
-    if not arguments.resume:
-        path.unlink(missing_ok=True)
+    path = partial_file(output, resume=arguments.resume)
     jobs = [(name, seed, group) for name in sets for seed in seeds for group in groups]
-    done = {key: found for key, found in read_entries(path).items() if key in set(jobs)}
-    kept = len(done)
-    run(
+    kept = by_job((e for e in read_entries(path, Entry) if job_of(e) in jobs), job_of)
+    done = kept | run(
         mode,
-        jobs,
-        done,
+        jobs_left(jobs, kept),
         processes=arguments.jobs,
         path=path,
         end=time.time() + arguments.limit,
-        commit=commit["id"] + ("-dirty" if commit["dirty"] else ""),
+        commit=commit_name(commit),
     )
     methods = [method for group in groups for method in methods_of(group)]
     methods = list(FINDERS) if mode == "explain" else methods
@@ -347,7 +302,7 @@ def _judge(
         "jobs not finished": [list(job) for job in jobs if job not in done],
         "methods": methods,
         "threads": 1,
-        "resumed": kept,
+        "resumed": len(kept),
         "commits": sorted({entry.commit for found in done.values() for entry in found}),
         "pyod": _version("pyod"),
     }

@@ -21,21 +21,16 @@ Finished jobs are kept in a file of JSON lines beside the output; --resume goes 
 """
 
 import argparse
-import json
 import math
-import multiprocessing
-import os
 import sys
 import time
 import warnings
 from collections.abc import Sequence
-from concurrent.futures import ProcessPoolExecutor, as_completed
-from dataclasses import asdict
+from operator import attrgetter
 from pathlib import Path
 from typing import Any
 
 import numpy as np
-import torch
 from fillings import (
     DIRECT,
     ENERGY,
@@ -58,8 +53,18 @@ from holes import (
     make_holes,
     rmse,
 )
+from jobs import (
+    add_options,
+    append_entries,
+    by_job,
+    commit_name,
+    jobs_left,
+    partial_file,
+    read_entries,
+    reason_of,
+    run_jobs,
+)
 from rows import read_set
-from threadpoolctl import threadpool_limits
 
 from arcsm.errors import InputError
 from arcsm.estimators import ARCSMImputer
@@ -82,11 +87,9 @@ def load(name: str, seed: int) -> np.ndarray:
 
 
 def run_job(
-    name: str, mechanism: str, seed: int, method: str, commit: str, path: Path, end: float
-) -> list[Entry] | None:
-    """Fill and judge; a failure is a result as well. None if it is too late to begin."""
-    if time.time() > end:
-        return None
+    name: str, mechanism: str, seed: int, method: str, commit: str, path: Path
+) -> list[Entry]:
+    """Fill and judge; a failure is a result as well."""
     rows = load(name, seed)
     missing = make_holes(rows, mechanism, seed)
     start = time.monotonic()
@@ -100,7 +103,7 @@ def run_job(
             for (way, what), value in numbers.items()
         ]
     except Exception as error:
-        reason = f"{type(error).__name__}: {error}".splitlines()[0][:300]
+        reason = reason_of(error)
         found = [(method, RMSE, None, reason)]
     seconds = time.monotonic() - start
     entries = [
@@ -121,10 +124,7 @@ def run_job(
         )
         for way, what, value, reason in found
     ]
-    # All lines in one write, so that processes do not write into each other's.
-    lines = "".join(json.dumps(asdict(entry)) + "\n" for entry in entries)
-    with path.open("ab", buffering=0) as file:
-        file.write(lines.encode())
+    append_entries(path, entries)
     return entries
 
 
@@ -191,63 +191,29 @@ def rival(holed: np.ndarray, method: str, seed: int) -> Filled:
 
 # All jobs
 
-
-def read_entries(path: Path) -> dict[Key, list[Entry]]:
-    """Return what an interrupted run has finished."""
-    done: dict[Key, list[Entry]] = {}
-    for line in path.read_text(encoding="utf-8").splitlines() if path.is_file() else []:
-        try:
-            entry = Entry(**json.loads(line))
-        except (ValueError, TypeError):  # the line during which the run was interrupted
-            continue
-        done.setdefault(entry.key, []).append(entry)
-    return done
+job_of = attrgetter("key")
 
 
-def _one_thread() -> None:
-    torch.set_num_threads(1)
-    threadpool_limits(1)
+def told(entries: Sequence[Entry]) -> str:
+    """Return a line on what a job found."""
+    name, mechanism, seed, _ = entries[0].key
+    values = ", ".join(
+        f"{entry.way} {entry.what} "
+        + ("failed: " + str(entry.reason) if entry.value is None else f"{entry.value:.3f}")
+        for entry in entries
+    )
+    return f"{name}, {mechanism}, seed {seed}: {values} ({entries[0].seconds:.1f} s)"
 
 
 def run(
-    jobs: Sequence[Key],
-    done: dict[Key, list[Entry]],
-    *,
-    processes: int,
-    path: Path,
-    end: float,
-    commit: str,
-) -> None:
-    """Work off the jobs that are not yet done, and enter what they find in `done`."""
-    left = [job for job in jobs if job not in done]
-    size = {job[0]: load(job[0], 0).size for job in left}
+    jobs: Sequence[Key], *, processes: int, path: Path, end: float, commit: str
+) -> dict[Key, list[Entry]]:
+    """Work off jobs, and return what they find."""
+    size = {job[0]: load(job[0], 0).size for job in jobs}
     # The longest first: fits of networks, of many numbers.
-    left.sort(key=lambda job: (METHODS.index(job[3]), -size[job[0]]))
-    # Fresh processes: threads of a copied one would hang.
-    context = multiprocessing.get_context("spawn")
-    os.environ["OMP_NUM_THREADS"] = "1"
-    pool = ProcessPoolExecutor(processes, mp_context=context, initializer=_one_thread)
-    try:
-        futures = [pool.submit(run_job, *job, commit, path, end) for job in left]
-        for count, future in enumerate(as_completed(futures), 1):
-            entries = future.result()
-            if entries is None:
-                continue
-            done[entries[0].key] = entries
-            name, mechanism, seed, _ = entries[0].key
-            values = ", ".join(
-                f"{entry.way} {entry.what} "
-                + ("failed: " + str(entry.reason) if entry.value is None else f"{entry.value:.3f}")
-                for entry in entries
-            )
-            print(
-                f"[{count}/{len(futures)}] {name}, {mechanism}, seed {seed}: {values}"
-                f" ({entries[0].seconds:.1f} s)",
-                flush=True,
-            )
-    finally:
-        # After an interruption: what has not begun shall not begin.
-        pool.shutdown(cancel_futures=True)
+    ordered = sorted(jobs, key=lambda job: (METHODS.index(job[3]), -size[job[0]]))
+    calls = [(*job, commit, path) for job in ordered]
+    return by_job(run_jobs(run_job, calls, told, processes=processes, end=end), job_of)
 
 
 def main() -> None:
@@ -256,16 +222,11 @@ def main() -> None:
     parser.add_argument("--mechanisms", nargs="+", choices=MECHANISMS, default=list(MECHANISMS))
     parser.add_argument("--methods", nargs="+", choices=METHODS, default=list(METHODS))
     parser.add_argument("--seeds", type=int, nargs="+", default=[0, 1, 2])
-    parser.add_argument("--jobs", type=int, default=1, help="processes, of one thread each")
-    parser.add_argument("--limit", type=float, default=math.inf, help="begin no job after seconds")
-    parser.add_argument("--resume", action="store_true", help="keep the jobs of a run cut short")
+    add_options(parser, limit=True)
     parser.add_argument("-o", "--output", default="results/impute.json")
     arguments = parser.parse_args()
     started, commit, output = time.monotonic(), current_commit(), Path(arguments.output)
-    output.parent.mkdir(parents=True, exist_ok=True)
-    path = output.with_name(f".{output.name}l.partial")
-    if not arguments.resume:
-        path.unlink(missing_ok=True)
+    path = partial_file(output, resume=arguments.resume)
     jobs = [
         (name, mechanism, seed, method)
         for name in arguments.sets
@@ -273,15 +234,13 @@ def main() -> None:
         for seed in arguments.seeds
         for method in arguments.methods
     ]
-    done = {key: found for key, found in read_entries(path).items() if key in set(jobs)}
-    kept = len(done)
-    run(
-        jobs,
-        done,
+    kept = by_job((e for e in read_entries(path, Entry) if job_of(e) in jobs), job_of)
+    done = kept | run(
+        jobs_left(jobs, kept),
         processes=arguments.jobs,
         path=path,
         end=time.time() + arguments.limit,
-        commit=commit["id"] + ("-dirty" if commit["dirty"] else ""),
+        commit=commit_name(commit),
     )
     metrics = summarise(done, arguments.seeds)
     print_table(done, metrics)
@@ -294,7 +253,7 @@ def main() -> None:
         "draws": DRAWS,
         "jobs not finished": [list(job) for job in jobs if job not in done],
         "threads": 1,
-        "resumed": kept,
+        "resumed": len(kept),
         "commits": sorted({entry.commit for found in done.values() for entry in found}),
     }
     write_result(

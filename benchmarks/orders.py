@@ -19,22 +19,25 @@ Finished fits are kept in a file of JSON lines beside the output; --resume goes 
 """
 
 import argparse
-import json
 import math
-import multiprocessing
-import os
 import sys
 import time
 from collections.abc import Mapping, Sequence
-from concurrent.futures import ProcessPoolExecutor, as_completed
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 import numpy as np
-import torch
+from jobs import (
+    add_options,
+    append_entries,
+    commit_name,
+    jobs_left,
+    partial_file,
+    read_entries,
+    run_jobs,
+)
 from rows import Split, read_set, split_rows
-from threadpoolctl import threadpool_limits
 
 from arcsm.columns import Columns
 from arcsm.data.sets import ADBENCH
@@ -48,6 +51,9 @@ RANDOM = tuple(f"random {i}" for i in range(1, 4))
 METHODS = ("natural", *RANDOM, "auto")
 ENSEMBLES = {"ensemble of auto": ("auto", *RANDOM), "ensemble of natural": ("natural", *RANDOM)}
 RACE_SECONDS = 100.0
+
+# A set, a seed and a method.
+Key = tuple[str, int, str]
 
 
 @dataclass(frozen=True)
@@ -69,7 +75,7 @@ class Entry:
     left_out: list[str] = field(default_factory=list)
 
     @property
-    def key(self) -> tuple[str, int, str]:
+    def key(self) -> Key:
         """What tells it apart from the others of a run."""
         return self.set, self.seed, self.method
 
@@ -94,11 +100,9 @@ def steps_of(columns: int, rows: int) -> int:
 
 
 def run_job(
-    name: str, seed: int, method: str, race_seconds: float, commit: str, path: Path, end: float
-) -> Entry | None:
-    """Fit one order and judge it; None if it is too late to begin."""
-    if time.time() > end:
-        return None
+    name: str, seed: int, method: str, race_seconds: float, commit: str, path: Path
+) -> list[Entry]:
+    """Fit one order and judge it."""
     split = load(name, seed)
     train = as_table(split.train)
     columns = Columns.learn(train)
@@ -129,10 +133,8 @@ def run_job(
         race_seconds=took,
         **race,
     )
-    # One line in one write, so that processes do not write into each other's lines.
-    with path.open("ab", buffering=0) as file:
-        file.write((json.dumps(asdict(entry)) + "\n").encode())
-    return entry
+    append_entries(path, [entry])
+    return [entry]
 
 
 def _race(
@@ -151,24 +153,6 @@ def _race(
 # All fits
 
 
-def read_entries(path: Path) -> dict[tuple[str, int, str], Entry]:
-    """Return the fits that an interrupted run has finished."""
-    entries = {}
-    lines = path.read_text(encoding="utf-8").splitlines() if path.is_file() else []
-    for line in lines:
-        try:
-            entry = Entry(**json.loads(line))
-        except (ValueError, TypeError):  # the line during which the run was interrupted
-            continue
-        entries[entry.key] = entry
-    return entries
-
-
-def _one_thread() -> None:
-    torch.set_num_threads(1)
-    threadpool_limits(1)
-
-
 def _cost(name: str, method: str, race_seconds: float) -> float:
     """Return about how many seconds a fit takes, to begin with those that take longest."""
     rows, columns = read_set(name).shape
@@ -178,41 +162,33 @@ def _cost(name: str, method: str, race_seconds: float) -> float:
     return fit + (race if method == "auto" else 0.0)
 
 
+def told(entries: Sequence[Entry]) -> str:
+    """Return a line on a fit."""
+    (entry,) = entries
+    finite = [value for value in entry.log_density if value is not None]
+    return (
+        f"{entry.set} seed {entry.seed} {entry.method}: {np.mean(finite):.3f}"
+        f" ({entry.seconds:.1f} s, race {entry.race_seconds:.1f} s of"
+        f" {len(entry.candidates)} orders)"
+    )
+
+
 def run(
-    jobs: Sequence[tuple[str, int, str]],
-    done: dict[tuple[str, int, str], Entry],
+    jobs: Sequence[Key],
     *,
     processes: int,
     race_seconds: float,
     path: Path,
     end: float,
     commit: str,
-) -> None:
-    """Fit what is not yet done, and enter it in `done`."""
-    cost = {job: _cost(job[0], job[2], race_seconds) for job in jobs if job not in done}
-    open_jobs = sorted(cost, key=lambda job: -cost[job])
-    print(f"{len(open_jobs)} fits, about {sum(cost.values()):.0f} core seconds", flush=True)
-    # Fresh processes: threads of a copied one would hang.
-    context = multiprocessing.get_context("spawn")
-    os.environ["OMP_NUM_THREADS"] = "1"
-    pool = ProcessPoolExecutor(processes, mp_context=context, initializer=_one_thread)
-    try:
-        futures = [pool.submit(run_job, *job, race_seconds, commit, path, end) for job in open_jobs]
-        for count, future in enumerate(as_completed(futures), 1):
-            entry = future.result()
-            if entry is None:
-                continue
-            done[entry.key] = entry
-            finite = [value for value in entry.log_density if value is not None]
-            print(
-                f"[{count}/{len(futures)}] {entry.set} seed {entry.seed} {entry.method}:"
-                f" {np.mean(finite):.3f} ({entry.seconds:.1f} s, race {entry.race_seconds:.1f} s of"
-                f" {len(entry.candidates)} orders)",
-                flush=True,
-            )
-    finally:
-        # After an interruption: what has not begun shall not begin.
-        pool.shutdown(cancel_futures=True)
+) -> dict[Key, Entry]:
+    """Fit, and return what is found."""
+    cost = {job: _cost(job[0], job[2], race_seconds) for job in jobs}
+    print(f"{len(cost)} fits, about {sum(cost.values()):.0f} core seconds", flush=True)
+    ordered = sorted(cost, key=lambda job: -cost[job])
+    calls = [(*job, race_seconds, commit, path) for job in ordered]
+    found = run_jobs(run_job, calls, told, processes=processes, end=end)
+    return {entry.key: entry for entry in found}
 
 
 # What comes out
@@ -253,9 +229,7 @@ COMPARISONS = (
 )
 
 
-def summarise(
-    done: Mapping[tuple[str, int, str], Entry], sets: Sequence[str], seeds: Sequence[int]
-) -> list[Metric]:
+def summarise(done: Mapping[Key, Entry], sets: Sequence[str], seeds: Sequence[int]) -> list[Metric]:
     """Return the metrics of all sets of which every fit is done."""
     by_set: dict[str, list[dict[str, float]]] = {}
     single: list[Metric] = []
@@ -345,30 +319,23 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--sets", nargs="+", choices=ADBENCH, default=list(ADBENCH))
     parser.add_argument("--seeds", type=int, nargs="+", default=[0, 1], help="not 7, see above")
-    parser.add_argument("--jobs", type=int, default=1, help="processes, of one thread each")
     parser.add_argument("--race-seconds", type=float, default=RACE_SECONDS)
-    parser.add_argument("--limit", type=float, default=math.inf, help="begin no fit after seconds")
-    parser.add_argument("--resume", action="store_true", help="keep the fits of a run cut short")
+    add_options(parser, limit=True, what="fit")
     parser.add_argument("-o", "--output", default="results/orders.json")
     arguments = parser.parse_args()
     started, commit = time.monotonic(), current_commit()
     output = Path(arguments.output)
-    output.parent.mkdir(parents=True, exist_ok=True)
-    path = output.with_name(f".{output.name}l.partial")
-    if not arguments.resume:
-        path.unlink(missing_ok=True)
-    done = read_entries(path)
-    kept = set(done)
+    path = partial_file(output, resume=arguments.resume)
+    kept = {entry.key: entry for entry in read_entries(path, Entry)}
     sets, seeds = arguments.sets, arguments.seeds
     jobs = [(name, seed, method) for name in sets for seed in seeds for method in METHODS]
-    run(
-        jobs,
-        done,
+    done = kept | run(
+        jobs_left(jobs, kept),
         processes=arguments.jobs,
         race_seconds=arguments.race_seconds,
         path=path,
         end=time.time() + arguments.limit,
-        commit=commit["id"] + ("-dirty" if commit["dirty"] else ""),
+        commit=commit_name(commit),
     )
     metrics = summarise(done, sets, seeds)
     print_table(metrics)

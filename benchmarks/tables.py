@@ -16,25 +16,29 @@ Finished fits are kept in a file of JSON lines beside the output; --resume goes 
 """
 
 import argparse
-import json
-import multiprocessing
-import os
 import sys
 import time
 from collections import Counter
-from collections.abc import Sequence
-from concurrent.futures import ProcessPoolExecutor, as_completed
-from dataclasses import asdict
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import rivals
 import torch
+from jobs import (
+    add_options,
+    append_entries,
+    commit_name,
+    count,
+    partial_file,
+    read_entries,
+    reason_of,
+    run_jobs,
+)
 from ranking import Entry, print_table, summarise
 from rivals import Outcome
 from rows import SETS, Split, read_set, speed_table, split_rows
-from threadpoolctl import threadpool_limits
 
 from arcsm import ARCSMDensity
 from arcsm.errors import InputError
@@ -86,7 +90,7 @@ def measure(
             outcome = rivals.spline_flow(train, test, seed, limit)
     except Exception as error:
         outcome = Outcome(np.array([np.nan]), time.monotonic() - start, "nothing")
-        reason: str | None = f"{type(error).__name__}: {error}".splitlines()[0][:300]
+        reason: str | None = reason_of(error)
     else:
         bad = int((~np.isfinite(outcome.log_density)).sum())
         reason = f"no finite log-density for {bad} of {len(test)} test rows" if bad else None
@@ -111,20 +115,6 @@ def measure(
 # All fits
 
 
-def read_entries(path: Path, max_steps: int | None) -> dict[tuple[str, int, str], Entry]:
-    """Return the fits that an interrupted run with the same `max_steps` has finished."""
-    entries = {}
-    lines = path.read_text(encoding="utf-8").splitlines() if path.is_file() else []
-    for line in lines:
-        try:
-            entry = Entry(**json.loads(line))
-        except (ValueError, TypeError):  # the line during which the run was interrupted
-            continue
-        if entry.max_steps == max_steps:
-            entries[entry.key] = entry
-    return entries
-
-
 def run_job(
     name: str,
     seed: int,
@@ -143,15 +133,18 @@ def run_job(
         if method == "arcsm":
             arcsm_seconds = entry.seconds
         entries.append(entry)
-        # One line in one write, so that processes do not write into each other's lines.
-        with path.open("ab", buffering=0) as file:
-            file.write((json.dumps(asdict(entry)) + "\n").encode())
+        append_entries(path, [entry])
     return entries
 
 
-def _one_thread() -> None:
-    torch.set_num_threads(1)
-    threadpool_limits(1)
+def told(entries: Sequence[Entry]) -> str:
+    """Return a line on each fit of a job."""
+    return "\n".join(
+        f"{entry.set} seed {entry.seed} {entry.method}:"
+        f" {f'{entry.mean:.3f}' if entry.reason is None else entry.reason}"
+        f" ({entry.seconds:.1f} s; {entry.chosen})"
+        for entry in entries
+    )
 
 
 def run(
@@ -162,7 +155,7 @@ def run(
     max_steps: int | None,
     jobs: int,
     path: Path,
-    done: dict[tuple[str, int, str], Entry],
+    done: Mapping[tuple[str, int, str], Entry],
     commit: str,
 ) -> list[Entry]:
     """Fit what is not yet done, in `jobs` processes; return the entries of all that was asked."""
@@ -180,24 +173,9 @@ def run(
                 )
             if left:
                 open_jobs.append((name, seed, left, max_steps, known.seconds if known else 0.0))
-    # Fresh processes: threads of a copied one would hang.
-    context = multiprocessing.get_context("spawn")
-    os.environ["OMP_NUM_THREADS"] = "1"
-    pool = ProcessPoolExecutor(jobs, mp_context=context, initializer=_one_thread)
-    try:
-        futures = [pool.submit(run_job, *job, commit, path) for job in open_jobs]
-        for count, future in enumerate(as_completed(futures), 1):
-            for entry in future.result():
-                done[entry.key] = entry
-                score = f"{entry.mean:.3f}" if entry.reason is None else entry.reason
-                print(
-                    f"[{count}/{len(futures)}] {entry.set} seed {entry.seed} {entry.method}:"
-                    f" {score} ({entry.seconds:.1f} s; {entry.chosen})",
-                    flush=True,
-                )
-    finally:
-        # After an interruption: what has not begun shall not begin.
-        pool.shutdown(cancel_futures=True)
+    calls = [(*job, commit, path) for job in open_jobs]
+    found = run_jobs(run_job, calls, told, processes=jobs)
+    done = {**done, **{entry.key: entry for entry in found}}
     return [done[name, seed, method] for name in sets for seed in seeds for method in methods]
 
 
@@ -240,13 +218,6 @@ def _names(known: Sequence[str]) -> Any:
     return read
 
 
-def _count(text: str) -> int:
-    count = int(text)
-    if count < 1:
-        raise argparse.ArgumentTypeError(f"expected a number of at least 1, got {text}")
-    return count
-
-
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--sets", type=_names(SETS), default=list(SETS), help="NAME,NAME,…")
@@ -256,13 +227,12 @@ def main() -> None:
         default=list(DEFAULT_METHODS),
         help=f"among {', '.join(METHODS)}; by default {', '.join(DEFAULT_METHODS)}",
     )
-    parser.add_argument("--seeds", type=_count, default=3, help="how many, from 0 on")
-    parser.add_argument("--jobs", type=_count, default=1, help="processes, of one thread each")
-    parser.add_argument("--max-steps", type=_count, help="of arcsm; by default left to it")
-    parser.add_argument("--resume", action="store_true", help="keep the fits of a run cut short")
+    parser.add_argument("--seeds", type=count, default=3, help="how many, from 0 on")
+    add_options(parser, what="fit")
+    parser.add_argument("--max-steps", type=count, help="of arcsm; by default left to it")
     parser.add_argument("--speed", action="store_true", help="measure speed on all threads instead")
-    parser.add_argument("--speed-rows", type=_count, default=10_000)
-    parser.add_argument("--speed-scored", type=_count, default=50_000)
+    parser.add_argument("--speed-rows", type=count, default=10_000)
+    parser.add_argument("--speed-scored", type=count, default=50_000)
     parser.add_argument("-o", "--output", help="results/tables.json, or results/tables-speed.json")
     arguments = parser.parse_args()
     started, commit = time.monotonic(), current_commit()
@@ -284,12 +254,9 @@ def main() -> None:
         settings |= {"threads": threads, "rows scored and drawn": arguments.speed_scored}
     else:
         output = Path(arguments.output or "results/tables.json")
-        output.parent.mkdir(parents=True, exist_ok=True)
-        path = output.with_name(f".{output.name}l.partial")
-        done = read_entries(path, arguments.max_steps) if arguments.resume else {}
-        if not arguments.resume:
-            path.unlink(missing_ok=True)
-        kept = set(done)
+        path = partial_file(output, resume=arguments.resume)
+        same = [e for e in read_entries(path, Entry) if e.max_steps == arguments.max_steps]
+        kept = {entry.key: entry for entry in same}
         entries = run(
             arguments.sets,
             seeds,
@@ -297,8 +264,8 @@ def main() -> None:
             max_steps=arguments.max_steps,
             jobs=arguments.jobs,
             path=path,
-            done=done,
-            commit=commit["id"] + ("-dirty" if commit["dirty"] else ""),
+            done=kept,
+            commit=commit_name(commit),
         )
         metrics = summarise(entries, arguments.methods)
         print_table(entries, arguments.methods, metrics)

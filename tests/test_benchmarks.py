@@ -3,7 +3,6 @@
 import json
 import sys
 from collections.abc import Callable
-from dataclasses import asdict
 from importlib import import_module
 from pathlib import Path
 
@@ -194,15 +193,6 @@ def test_nobody_wins_where_all_fail() -> None:
     assert difference.value is None and difference.reason
 
 
-def test_resuming_takes_whole_lines_of_the_same_settings(tmp_path: Path) -> None:
-    path = tmp_path / "lines"
-    assert tables.read_entries(path, None) == {}
-    kept, other = _entry("a", "kde", 1.0), _entry("b", "kde", 1.0, max_steps=5)
-    lines = [json.dumps(asdict(entry)) for entry in (kept, other)]
-    path.write_text("\n".join([*lines, lines[0][:20]]))
-    assert tables.read_entries(path, None) == {("a", 0, "kde"): kept}
-
-
 def test_a_method_that_fails_is_recorded_as_such(monkeypatch: pytest.MonkeyPatch) -> None:
     split = rows.Split(np.zeros((5, 1)), np.zeros((4, 1)))
 
@@ -219,6 +209,27 @@ def test_a_method_that_fails_is_recorded_as_such(monkeypatch: pytest.MonkeyPatch
         monkeypatch.setattr(rivals, "kernel_density", stand_in)
         entry = tables.measure("a", 0, "kde", split, None, 1.0, "0")
         assert (entry.mean, entry.reason) == (None, reason)
+
+
+def test_each_fit_is_kept_as_soon_as_it_is_done(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """ARCSM comes first, and the flow has its time, but 10 s at least."""
+    limits = []
+
+    def measure(name: str, seed: int, method: str, *rest: object) -> object:
+        limits.append(rest[2])
+        if method == "flow":
+            raise KeyboardInterrupt
+        return _entry(name, method, 1.0, seconds=25.0)
+
+    monkeypatch.setattr(tables, "read_set", lambda name: np.zeros((10, 2)))
+    monkeypatch.setattr(tables, "measure", measure)
+    path = tmp_path / "lines"
+    with pytest.raises(KeyboardInterrupt):
+        tables.run_job("a", 0, ["flow", "arcsm"], None, 0.0, "0", path)
+    assert limits == [10.0, 25.0]
+    assert [json.loads(line)["method"] for line in path.read_text().splitlines()] == ["arcsm"]
 
 
 # Shapes

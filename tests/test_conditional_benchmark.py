@@ -2,7 +2,6 @@
 
 import json
 import sys
-from dataclasses import asdict
 from importlib import import_module
 from pathlib import Path
 
@@ -102,11 +101,16 @@ def test_a_failure_is_no_number() -> None:
     assert metrics[0].value is None and metrics[0].reason == "it broke"
 
 
-def test_torn_lines_of_an_interrupted_run_are_passed_over(tmp_path: Path) -> None:
-    whole = entry("arcsm", 1, 2.0)
+def test_a_job_that_fails_is_a_result(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def broken(*_: object) -> None:
+        raise RuntimeError("out of order\nand more")
+
+    monkeypatch.setitem(conditional.METHODS, "NGBoost", broken)
     path = tmp_path / "lines"
-    path.write_text(json.dumps(asdict(whole)) + "\n" + json.dumps(asdict(whole))[:40])
-    assert conditional.read_entries(path) == {("diabetes", 0, 1, "arcsm"): whole}
+    (failed,) = conditional.run_job("diabetes", 0, 1, "NGBoost", None, "abc", path)
+    assert (failed.figures, failed.reason) == (None, "RuntimeError: out of order")
+    assert conditional.job_of(failed) == ("diabetes", 0, 1, "NGBoost")
+    assert json.loads(path.read_text())["reason"] == failed.reason
 
 
 @pytest.mark.parametrize(

@@ -3,7 +3,7 @@
 import json
 import math
 import sys
-from dataclasses import asdict, replace
+from dataclasses import replace
 from importlib import import_module
 from pathlib import Path
 
@@ -163,15 +163,12 @@ def test_sets_count_by_their_mean_over_seeds() -> None:
         verdicts.summarise(done, methods, [0, 1, 2], "AUROC", methods, [])
 
 
-def test_a_run_cut_short_goes_on_from_its_last_whole_line(tmp_path: Path) -> None:
-    path = tmp_path / "lines"
-    entries = [ENTRY, replace(ENTRY, method="arcsm nll"), replace(ENTRY, method="KNN")]
-    lines = [json.dumps(asdict(entry)) for entry in entries]
-    path.write_text("\n".join(lines) + '\n{"set": "wi')
-    done = detect.read_entries(path)
-    assert set(done) == {("wine", 0, "arcsm"), ("wine", 0, "KNN")}
-    assert [entry.method for entry in done["wine", 0, "arcsm"]] == ["arcsm", "arcsm nll"]
-    assert detect.read_entries(tmp_path / "none") == {}
+def test_methods_that_share_a_fit_are_one_job() -> None:
+    found = [ENTRY, replace(ENTRY, method="arcsm nll"), replace(ENTRY, method="KNN")]
+    jobs = [detect.job_of(entry) for entry in found]
+    assert jobs == [("wine", 0, "arcsm"), ("wine", 0, "arcsm"), ("wine", 0, "KNN")]
+    found = [replace(ENTRY, method=method, kind="corrupted") for method in detect.FINDERS]
+    assert {detect.job_of(entry) for entry in found} == {("wine", 0, "arcsm")}
 
 
 def test_a_job_that_fails_is_a_result(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -182,10 +179,9 @@ def test_a_job_that_fails_is_a_result(tmp_path: Path, monkeypatch: pytest.Monkey
 
     monkeypatch.setattr(detect, "rival_scores", broken)
     path = tmp_path / "lines"
-    (entry,) = detect.run_job("detect", "any", 0, "KNN", "abc", path, math.inf)
+    (entry,) = detect.run_job("detect", "any", 0, "KNN", "abc", path)
     assert (entry.value, entry.reason) == (None, "RuntimeError: out of order")
     assert json.loads(path.read_text())["reason"] == entry.reason
-    assert detect.run_job("detect", "any", 0, "KNN", "abc", path, 0.0) is None
 
 
 def test_methods_are_judged_by_their_outlier_scores(monkeypatch: pytest.MonkeyPatch) -> None:

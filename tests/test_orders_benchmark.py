@@ -1,9 +1,7 @@
 """What benchmarks/orders.py makes of its fits."""
 
-import json
 import math
 import sys
-from dataclasses import asdict
 from importlib import import_module
 from pathlib import Path
 
@@ -59,14 +57,6 @@ def test_sets_are_counted_by_their_mean_over_seeds() -> None:
     metrics = orders.summarise(done, ["wine", "glass"], [0])
     won = next(m for m in metrics if m.name == "sets won" and m.labels["beats"] == "natural")
     assert (won.value, won.n) == (1, 2)
-
-
-def test_a_run_cut_short_goes_on_from_its_last_whole_line(tmp_path: Path) -> None:
-    path = tmp_path / "lines"
-    kept = entry("auto", [-1.0, None])
-    path.write_text(json.dumps(asdict(kept)) + "\n" + '{"set": "wi')
-    assert orders.read_entries(path) == {("wine", 0, "auto"): kept}
-    assert orders.read_entries(tmp_path / "none") == {}
 
 
 def test_rows_of_a_large_set_are_cut(monkeypatch: pytest.MonkeyPatch) -> None:
