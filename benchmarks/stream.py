@@ -2,6 +2,7 @@
 
     python benchmarks/stream.py                    # writes results/stream.json
     python benchmarks/stream.py --processes 2      # by torchrun, writes results/stream-2.json
+    python benchmarks/stream.py --commands "score csv"
 
 A model is trained on a small table of real columns, five hidden factors behind them; then `arcsm`
 is run as a process of its own on files of many rows, in a temporary folder:
@@ -31,6 +32,7 @@ from arcsm.data import TableWriter
 from arcsm.results import Metric, current_commit, write_result
 
 LIMIT = 2.0  # GiB
+COMMANDS = ("score csv", "score parquet", "detect csv", "sample parquet")
 _AT_ONCE = 50_000  # rows that are made at one time
 _FACTORS = 5
 
@@ -85,22 +87,23 @@ def arcsm(*words: object, processes: int = 1) -> list[str]:
 
 
 def measure(
-    folder: Path, rows: int, columns: int, seed: int, processes: int
+    chosen: Sequence[str], folder: Path, rows: int, columns: int, seed: int, processes: int
 ) -> list[tuple[str, Cost]]:
-    """Return what each command costs for so many rows; its files are gone after that."""
+    """Return what the chosen commands cost for so many rows; their files are gone after that."""
     csv, parquet = folder / "rows.csv", folder / "rows.parquet"
     for path in (csv, parquet):
         write_rows(path, rows, columns, seed + 1)
     model, detector = folder / "model", folder / "detector"
-    commands = {
-        "score csv": ["score", model, csv, "-o", folder / "out.csv"],
-        "score parquet": ["score", model, parquet, "-o", folder / "out.parquet"],
-        "detect csv": ["detect", csv, "--model", detector, "-o", folder / "out.csv"],
-        "sample parquet": ["sample", model, "-n", rows, "-o", folder / "out.parquet"],
-    }
+    lines: Sequence[list[object]] = (
+        ["score", model, csv, "-o", folder / "out.csv"],
+        ["score", model, parquet, "-o", folder / "out.parquet"],
+        ["detect", csv, "--model", detector, "-o", folder / "out.csv"],
+        ["sample", model, "-n", rows, "-o", folder / "out.parquet"],
+    )
+    words = dict(zip(COMMANDS, lines, strict=True))
     found = []
-    for name, words in commands.items():
-        cost = run(arcsm(*words, processes=processes))
+    for name in chosen:
+        cost = run(arcsm(*words[name], processes=processes))
         found.append((name, cost))
         print(
             f"{name:15} {rows:>10,} rows  {cost.gib:.2f} GiB  {rows / cost.seconds:,.0f} rows/s"
@@ -108,12 +111,13 @@ def measure(
             flush=True,
         )
     for path in (csv, parquet, folder / "out.csv", folder / "out.parquet"):
-        path.unlink()
+        path.unlink(missing_ok=True)
     return found
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--commands", nargs="+", choices=COMMANDS, default=COMMANDS)
     parser.add_argument("--rows", type=int, default=1_000_000)
     parser.add_argument("--columns", type=int, default=20)
     parser.add_argument("--training-rows", type=int, default=10_000)
@@ -131,10 +135,13 @@ def main() -> None:
         write_rows(small, arguments.training_rows, arguments.columns, arguments.seed)
         limits = ["--max-seconds", arguments.training_seconds, "--seed", arguments.seed]
         run(arcsm("train", small, "-o", folder / "model", "--no-card", *limits))
-        words = ["--train", small, "--save", folder / "detector", *limits]
-        run(arcsm("detect", small, *words, "-o", folder / "out.csv"))
+        if "detect csv" in arguments.commands:
+            words = ["--train", small, "--save", folder / "detector", *limits]
+            run(arcsm("detect", small, *words, "-o", folder / "out.csv"))
         for rows in sorted({1, max(1, arguments.rows // 10), arguments.rows}):
-            for name, cost in measure(folder, rows, arguments.columns, arguments.seed, processes):
+            for name, cost in measure(
+                arguments.commands, folder, rows, arguments.columns, arguments.seed, processes
+            ):
                 labels = {"command": name, "rows": rows}
                 metrics += [
                     Metric("peak memory", cost.gib, unit="GiB", n=1, labels=labels),
@@ -149,6 +156,7 @@ def main() -> None:
         metrics=metrics,
         seeds=[arguments.seed],
         settings={
+            "commands": list(arguments.commands),
             "rows": arguments.rows,
             "columns": arguments.columns,
             "training rows": arguments.training_rows,
