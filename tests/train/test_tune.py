@@ -31,7 +31,7 @@ def scored(seed: int = 0, **options: object) -> ARCSM:
 
 
 def test_it_raises_the_likelihood_of_rows_not_seen(tmp_path: Path) -> None:
-    model, unseen = scored(), moons(300, 1)
+    model, unseen = scored(), moons(2000, 1)
     before = model.log_prob(unseen, method="quadrature").mean().item()
     history = fine_tune(model, moons(2000, 0), QUICK, directory=tmp_path / "run")
     after = model.log_prob(unseen).mean().item()
