@@ -16,6 +16,7 @@ from arcsm.model import ARCSM
 from arcsm.tabular import TabularModel
 from arcsm.tasks.detect import METHODS, Detector
 from arcsm.tasks.detect import detector as module
+from arcsm.tasks.detect.novel import make_familiar
 
 
 def rows(count: int, seed: int, dims: int = 2) -> np.ndarray:
@@ -90,7 +91,7 @@ def neighbour_distance(z: np.ndarray, reference: np.ndarray, count: int) -> np.n
 def test_distances_of_vectors_of_scores(members: int) -> None:
     """Scores are z times σ/(1 + σ²), and the row counts as much as all of them together."""
     weight = math.sqrt(2 * np.mean([(s / (1 + s**2)) ** 2 for s in module.LEVELS]))
-    expected = weight * neighbour_distance(standard(TEST), standard(TRAIN), 5)
+    expected = weight * neighbour_distance(standard(TEST), standard(TRAIN), module.NEIGHBOURS)
     found = score(model_of(TRAIN, members), "multiscale", TEST)
     np.testing.assert_allclose(found, expected, rtol=1e-3)
     more = weight * neighbour_distance(standard(TEST), standard(TRAIN), 40)
@@ -101,9 +102,34 @@ def test_distances_of_vectors_of_scores(members: int) -> None:
 def test_a_training_row_is_not_its_own_neighbour(model: TabularModel) -> None:
     weight = math.sqrt(2 * np.mean([(s / (1 + s**2)) ** 2 for s in module.LEVELS]))
     z = standard(TRAIN)
-    distance = np.sort(np.linalg.norm(z[:, None] - z[None], axis=-1), axis=1)[:, 1:6]
+    distance = np.sort(np.linalg.norm(z[:, None] - z[None], axis=-1), axis=1)
+    distance = distance[:, 1 : 1 + module.NEIGHBOURS]
     found = score(model, "multiscale", TRAIN)
     np.testing.assert_allclose(found, weight * distance.mean(1), rtol=2e-3)
+
+
+def test_between_two_modes_is_not_on_one_though_no_score_tells_them_apart() -> None:
+    """At a mode and between two of them s = 0; s' is negative at the one, positive at the other."""
+    x = rows(300, 0, 1)
+    model = model_of(x)
+    head = model.members[0].head
+    with torch.no_grad():  # a single step up in the middle, which parts two bumps
+        head.output.bias[: 3 * head.steps] = 0.0
+        head.output.bias[0] = 0.2
+    level = module.LEVELS[-1]
+    family = head.family(torch.zeros(1, head.context_width))
+    low, high = 0.05, 5.0
+    for _ in range(60):
+        middle = (low + high) / 2
+        risen = family.at(level).jet(torch.tensor([[middle]]))[0].item() > 0
+        low, high = (middle, high) if risen else (low, middle)
+    points = x.mean() + x.std() * np.array([[0.0], [middle]])
+    familiar = make_familiar(model.columns, as_table(points))
+    units = np.array([[x.mean()], [x.std()]])
+    vectors = module._vectors(model.members, units, familiar) * math.sqrt(len(module.LEVELS))
+    scores, bends = vectors[:, : len(module.LEVELS)], vectors[:, len(module.LEVELS) : -1]
+    np.testing.assert_allclose(scores[:, -1], 0, atol=1e-3)
+    assert bends[0, -1] > 0 > bends[1, -1]
 
 
 def test_a_new_value_counts_as_a_column_of_its_own() -> None:
@@ -114,7 +140,7 @@ def test_a_new_value_counts_as_a_column_of_its_own() -> None:
     other = Table({**as_table(TEST).columns, "unit": np.where(np.arange(40) < 20, 7, 8)})
     same = Table({**other.columns, "unit": np.full(40, 7)})
     rarity = stats.norm.isf(0.5 / 301)
-    square = {s: (s / (1 + s**2)) ** 2 for s in module.LEVELS}
+    square = {s: (s / (1 + s**2)) ** 2 for s in (*module.LEVELS, *module.FEW_LEVELS)}
     for method in METHODS:
         detector = Detector.learn(model, table, method=method)
         before, after = detector.outlier_score(same), detector.outlier_score(other)
@@ -125,7 +151,7 @@ def test_a_new_value_counts_as_a_column_of_its_own() -> None:
             extra = np.mean([square[s] for s in module.FEW_LEVELS]) / 2 * rarity**2
             np.testing.assert_allclose(after[20:] - before[20:], extra)
         if method == "multiscale":
-            extra = 2 * np.mean(list(square.values())) * rarity**2
+            extra = 2 * np.mean([square[s] for s in module.LEVELS]) * rarity**2
             # √(d² + extra) of each neighbour is convex in d.
             assert (after[20:] >= np.sqrt(before[20:] ** 2 + extra) - 1e-9).all()
             assert (after[20:] <= before[20:] + math.sqrt(extra)).all()
@@ -138,7 +164,7 @@ def test_of_many_rows_some_are_kept(model: TabularModel, monkeypatch: pytest.Mon
     detector = Detector.learn(model, as_table(TRAIN), neighbours=30)
     assert detector.state["reference"].shape[0] == 100
     assert detector.state["neighbours"] == 10  # as large a share
-    assert Detector.learn(model, as_table(TRAIN)).state["neighbours"] == 5
+    assert Detector.learn(model, as_table(TRAIN)).state["neighbours"] == module.NEIGHBOURS
     assert detector.state["rows"] == 300
 
 

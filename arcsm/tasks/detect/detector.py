@@ -4,10 +4,11 @@ Of a row, each model of the ensemble gives a score s_d for every column at every
 how much, and in which direction, the column is off what those before it in the order let expect,
 seen at the scale σ. From these and from the density,
 
-- "multiscale": the vector of σ s_d over seven levels, all columns and all models, and beside them
-  the row itself, as its scores would be if each column were normal and alone; of this the mean
-  distance to its nearest neighbours among the vectors of training rows. The default. Scores see
-  what does not fit together; the row itself sees what lies far out, or between clusters.
+- "multiscale": the vector of σ s_d and σ² ∂s_d/∂x_d over three levels, all columns and all models,
+  and beside them the row itself, as its scores would be if each column were normal and alone; of
+  this the mean distance to its nearest neighbours among the vectors of training rows. The default.
+  Scores see what does not fit together, their derivatives whether it lies on a mode or between two;
+  the row itself sees what lies far out, or between clusters.
 - "nll": −log q(x), in nats and in the units of the table.
 - "csm": Σ ½ (σ s_d)² + σ² ∂s_d/∂x_d, the integrand of composite score matching (Eq. 5 of the
   paper), over few levels. A single pass of the first model alone, and the fastest.
@@ -42,10 +43,11 @@ from arcsm.tasks.detect.passes import scaled_jets
 METHODS = ("auto", "multiscale", "nll", "csm", "typicality", "h")
 DEFAULT = "multiscale"
 
-# From coarser than the data to finer than what a few hundred rows can show.
-LEVELS = (2.0, 1.0, 0.5, 0.25, 0.12, 0.06, 0.03)
+# From coarser than the data to about as fine as a few hundred rows can show; more levels between
+# these, or finer ones, told hardly more.
+LEVELS = (2.0, 0.5, 0.12)
 FEW_LEVELS = (1.0, 0.25)
-NEIGHBOURS = 5
+NEIGHBOURS = 3
 # Training rows whose vectors are kept: more of them hardly change what is near.
 _REFERENCE = 4000
 # A neighbour this much closer than they usually are is the row itself, and not counted: so training
@@ -228,16 +230,16 @@ def _units(piece: Familiar) -> np.ndarray:
 
 
 def _vectors(chains: Sequence[ARCSM], units: np.ndarray, piece: Familiar) -> np.ndarray:
-    """Return σ s_d over levels, columns and models, and the row itself (rows, entries).
+    """Return σ s_d and σ² ∂s_d/∂x_d of all levels and models, and the row itself (rows, entries).
 
-    Scores are divided by the root of the number of levels and models, so that the distance of two
+    They are divided by the root of the number of levels and models, so that the distance of two
     rows does not depend on these.
     """
     share = 1 / math.sqrt(len(LEVELS) * len(chains))
     parts = []
     for chain in chains:
-        score, _ = scaled_jets(chain, _tensor(piece, chain), LEVELS)
-        parts.append((score * share).flatten(1).cpu().numpy())
+        for jet in scaled_jets(chain, _tensor(piece, chain), LEVELS):
+            parts.append((jet * share).flatten(1).cpu().numpy())
     itself = (_points(piece) - units[0]) / units[1] * math.sqrt(_mean_square(LEVELS))
     return np.concatenate([*parts, itself.astype(parts[0].dtype)], axis=1)
 
