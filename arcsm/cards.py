@@ -70,11 +70,13 @@ def write_image_card(
     *,
     title: str,
     bits: tuple[float, int] | None = None,
+    command: str | None = None,
     seed: int = 0,
 ) -> None:
     """Write README.md and its pictures into the directory of a model of images.
 
-    `bits` are those per dimension of some held-out images, and the number of these.
+    `bits` are those per dimension of some held-out images, and the number of these; `command` is
+    the command line that made the model.
     """
     folder, version = Path(directory), current_versions()["arcsm"]
     settings, history = model.settings, model.history
@@ -95,6 +97,8 @@ def write_image_card(
         "![Samples](samples.png)",
         "## Training",
     ]
+    if command is not None:
+        parts.append(f"`{command}`")
     if history is not None:
         parts.append(
             f"{history.steps} steps of {settings.batch} images in {history.seconds:.0f} s."

@@ -10,6 +10,7 @@ from arcsm import estimators
 from arcsm.errors import CheckpointError
 from arcsm.files import parse_json
 from arcsm.images import ImageModel
+from arcsm.shipped import directory_of
 from arcsm.train import load_model, load_staged
 
 
@@ -17,8 +18,8 @@ def load(path: str | os.PathLike[str], *, device: torch.device | str = "cpu") ->
     """Return the estimator or the model in a directory, by what its config.json says it is.
 
     An `ARCSMDensity`, `ARCSMDetector` or `ARCSMImputer`, an `ImageModel`, a model of real scalars
-    that `save_model` or `fit` wrote, or all stages of one that `fit_staged` wrote. Nothing is
-    unpickled.
+    that `save_model` or `fit` wrote, or all stages of one that `fit_staged` wrote; `arcsm:digits`
+    is the model of digits that comes with arcsm. Nothing is unpickled.
 
     >>> import tempfile, arcsm
     >>> with tempfile.TemporaryDirectory() as directory:
@@ -26,7 +27,7 @@ def load(path: str | os.PathLike[str], *, device: torch.device | str = "cpu") ->
     ...     type(load(directory)).__name__
     'ARCSM'
     """
-    folder = Path(path)
+    folder = directory_of(path)
     if not (folder / "config.json").exists() and (folder / "stage-01").is_dir():
         return load_staged(folder).to(device)
     details = _details(folder)

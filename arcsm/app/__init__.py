@@ -5,7 +5,7 @@ from arcsm.app import start_server
 server = start_server()  # server.url; server.close()
 """
 
-from arcsm.app.digits import load_digits, packaged_digits
+from arcsm.app.digits import load_digits
 from arcsm.app.server import Server, start_server
 
-__all__ = ["Server", "load_digits", "packaged_digits", "start_server"]
+__all__ = ["Server", "load_digits", "start_server"]

@@ -3,13 +3,11 @@
 import os
 from collections.abc import Callable
 from dataclasses import dataclass
-from pathlib import Path
 
 import numpy as np
 from jaxtyping import Float, UInt8
 from numpy import ndarray
 
-import arcsm
 from arcsm.data import load_images
 from arcsm.errors import InputError
 from arcsm.images import ImageModel
@@ -21,11 +19,6 @@ SHAPE = (SIDE, SIDE, 1)
 # As in MNIST: a digit fills a square of 20 pixels, with its centre of mass in the middle.
 _BOX = 20
 _LEAST_INK = 20.0
-
-HOW_TO_TRAIN = (
-    "expected a model of digits, got none; train one with `arcsm train mnist -o digits`, then"
-    " start the page with `arcsm app --model digits`"
-)
 
 
 @dataclass(frozen=True)
@@ -51,12 +44,6 @@ class Restored:
             return None
         before, after = psnr(np.stack([self.noisy, self.cleaned]), np.stack([self.digit] * 2))
         return float(before), float(after)
-
-
-def packaged_digits() -> Path | None:
-    """Return the directory of the model of digits that comes with arcsm, if one does."""
-    directory = Path(arcsm.__file__).parent / "checkpoints" / "mnist-tiny"
-    return directory if directory.is_dir() else None
 
 
 def load_digits(directory: str | os.PathLike[str]) -> ImageModel:

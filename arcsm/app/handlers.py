@@ -13,7 +13,6 @@ from typing import Any
 from arcsm.app import tables, views
 from arcsm.app.background import Stopped, reports
 from arcsm.app.digits import (
-    HOW_TO_TRAIN,
     DigitSizes,
     Restored,
     digit_of,
@@ -151,7 +150,7 @@ def learn_table(
 
 @warning
 def clean_digit(
-    model: ImageModel | None,
+    model: ImageModel,
     examples: Any,
     sizes: DigitSizes,
     stop: Event,
@@ -166,14 +165,11 @@ def clean_digit(
     import gradio as gr
 
     yield views.status("Reading the digit …"), gr.skip()
-    if model is None:
-        raise InputError(HOW_TO_TRAIN)
     noise: Corruption = Gaussian(float(sigma)) if kind == GAUSSIAN else SaltAndPepper(float(share))
     digit = examples[int(picked)] if source == PICKED else digit_of(picture_of(drawing))
-    able = model
 
     def work(report: Callable[[Restored], None]) -> None:
-        report(restore(able, digit, noise, sizes, report))
+        report(restore(model, digit, noise, sizes, report))
 
     words = ("Cleaning …", "Drawing completions …", "Done.")
     for told, found in zip(words, reports(work, stop), strict=True):

@@ -6,7 +6,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from arcsm.app import handlers, views
-from arcsm.app.digits import HOW_TO_TRAIN, DigitSizes, example_digits
+from arcsm.app.digits import DigitSizes, example_digits
 from arcsm.app.learning import LearningSizes
 from arcsm.app.tables import EXAMPLES, TableSizes
 from arcsm.app.widgets import (
@@ -40,8 +40,8 @@ class AppSizes:
     digits: DigitSizes = field(default_factory=DigitSizes)
 
 
-def build_page(model: ImageModel | None = None, sizes: AppSizes | None = None) -> "gr.Blocks":
-    """Return the page; `model` is that of digits, without which the third tab says what to do."""
+def build_page(model: ImageModel, sizes: AppSizes | None = None) -> "gr.Blocks":
+    """Return the page; `model` is that of digits."""
     import gradio as gr
 
     sizes = sizes or AppSizes()
@@ -132,12 +132,9 @@ def _table_tab(sizes: TableSizes) -> None:
     )
 
 
-def _digits_tab(model: ImageModel | None, sizes: DigitSizes) -> None:
+def _digits_tab(model: ImageModel, sizes: DigitSizes) -> None:
     import gradio as gr
 
-    if model is None:
-        gr.HTML(views.empty(_as_advice(HOW_TO_TRAIN)), elem_id="digits-missing")
-        return
     examples = example_digits()
     taken = gr.State(handlers.PICKED)
     with gr.Row():
@@ -247,9 +244,3 @@ def _buttons(words: str, name: str) -> "tuple[gr.Button, gr.Button]":
     start = gr.Button(words, variant="primary", elem_id=name, min_width=120)
     stop = gr.Button("Stop", interactive=False, elem_id=f"{name}-stop", min_width=120)
     return start, stop
-
-
-def _as_advice(error: str) -> str:
-    """Return of a message what to do: all that follows the semicolon."""
-    advice = error.partition("; ")[2]
-    return f"This tab needs a model of digits: {advice}."

@@ -56,7 +56,7 @@ def need_gradio() -> None:
 
 
 def start_server(
-    model: ImageModel | None = None,
+    model: ImageModel,
     *,
     host: str = HOST,
     port: int | None = None,

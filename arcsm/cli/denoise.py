@@ -49,7 +49,7 @@ ModelOption = Annotated[
         "--model",
         "-m",
         metavar="DIR",
-        help="A directory that `arcsm train` wrote, or hf://OWNER/NAME.",
+        help="A directory that `arcsm train` wrote, hf://OWNER/NAME, or arcsm:digits.",
         callback=fetched,
     ),
 ]

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 from arcsm.cli.image_options import ImageTraining, Preparation
 from arcsm.cli.options import Voice
 from arcsm.cli.pictures import Pictures, by_options
-from arcsm.cli.runs import check_places, told_how_to_resume
+from arcsm.cli.runs import check_places, command_of, told_how_to_resume
 from arcsm.cli.shell import check_place, check_writable, writing
 from arcsm.cli.together import refuse_several, speaks
 from arcsm.errors import InputError
@@ -93,7 +93,8 @@ def train_images(
         ):
             write_images_model(folder, model, half=asked.half)
             if card:
-                write_image_card(folder, model, title=output.resolve().name, bits=bits)
+                title, command = output.resolve().name, command_of(again)
+                write_image_card(folder, model, title=title, bits=bits, command=command)
     discard_directory(partial)
     history = model.history
     assert history is not None

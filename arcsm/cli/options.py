@@ -9,6 +9,7 @@ import typer
 
 from arcsm.cli.together import own_device, speaks
 from arcsm.errors import InputError
+from arcsm.shipped import directory_of
 
 if TYPE_CHECKING:
     from arcsm.estimators import ARCSMDensity
@@ -19,10 +20,12 @@ SAYING = "What is said"
 
 
 def fetched(told: Path | None) -> Path | None:
-    """Return the directory of a model, after it was fetched if it is on the hub."""
+    """Return the directory of a model that may be on the hub, or come with arcsm."""
+    if told is None:
+        return None
     # Of two slashes in hf://OWNER/NAME a path keeps one.
-    if told is None or told.parts[:1] != ("hf:",) or told.exists():
-        return told
+    if told.parts[:1] != ("hf:",) or told.exists():
+        return directory_of(told)
     from arcsm.hub import PREFIX, fetch_address
 
     return fetch_address(PREFIX + "/".join(told.parts[1:]))
@@ -41,7 +44,8 @@ Model = Annotated[
     Path,
     typer.Argument(
         metavar="MODEL_DIR",
-        help="A directory that `arcsm train` wrote, or hf://OWNER/NAME on the Hugging Face hub.",
+        help="A directory that `arcsm train` wrote; hf://OWNER/NAME on the Hugging Face hub; or"
+        " arcsm:digits, which comes with arcsm.",
         show_default=False,
         callback=fetched,
     ),

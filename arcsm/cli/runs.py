@@ -80,6 +80,12 @@ def words_to_resume(words: Sequence[str]) -> str:
     return shlex.join(["arcsm", *words, *([] if "--resume" in words else ["--resume"])])
 
 
+def command_of(again: str) -> str:
+    """Return the command line that began a run; of files the names alone, to be published."""
+    words = [word for word in shlex.split(again) if word != "--resume"]
+    return shlex.join(Path(word).name if os.sep in word else word for word in words)
+
+
 @contextmanager
 def told_how_to_resume(partial: Path, again: str) -> Iterator[None]:
     """Say, after Ctrl-C, how to go on with a run that has left a state."""

@@ -24,7 +24,7 @@ EXAMPLES = examples(
     "arcsm sample people -n 1000 -o more-people.csv",
     "arcsm sample people -n 5 --seed 7",
     "arcsm sample people -n 100 --given age=40 --given city=Rome",
-    "arcsm sample digits -n 64 -o digits.png",
+    "arcsm sample arcsm:digits -o digits.png",
     "arcsm sample digits -n 1000 --each new-digits",
 )
 

@@ -40,17 +40,15 @@ def serve(
         bool, typer.Option("--browser/--no-browser", help="Open the page in a browser.")
     ] = True,
     model: Annotated[
-        Path | None,
+        Path,
         typer.Option(
             "--model",
             "-m",
             metavar="DIR",
             callback=fetched,
-            help="A model of digits that `arcsm train mnist` wrote; without one the page says how"
-            " to make it.",
-            show_default=False,
+            help="A model of digits, such as `arcsm train mnist` writes.",
         ),
-    ] = None,
+    ] = Path("arcsm:digits"),
     quiet: Quiet = False,
     as_json: Json = False,
 ) -> None:
@@ -59,19 +57,17 @@ def serve(
 
     voice = Voice(quiet=quiet, as_json=as_json)
     need_gradio()
-    from arcsm.app import load_digits, packaged_digits, start_server
+    from arcsm.app import load_digits, start_server
     from arcsm.cli.options import is_of_images
     from arcsm.errors import InputError
 
-    if model is not None and not is_of_images(model):
+    if not is_of_images(model):
         raise InputError(
             f"expected a model of images in {str(model)!r}, got one of a table; pass another"
         )
-    directory = packaged_digits() if model is None else model
-    digits = None if directory is None else load_digits(directory)
-    server = start_server(digits, host=host, port=port, browser=browser)
+    server = start_server(load_digits(model), host=host, port=port, browser=browser)
     voice.say(f"Serving {server.url} until Ctrl-C.")
-    voice.result(command="app", url=server.url, model=None if directory is None else str(directory))
+    voice.result(command="app", url=server.url, model=str(model))
     sys.stdout.flush()
     try:
         threading.Event().wait()

@@ -42,7 +42,7 @@ class _Budget:
 # Tiny: a quarter of an hour on two CPU cores. The others: for one large GPU.
 _BUDGETS = {
     "made": _Budget(128, 20_000, 1e-3, 0.999),
-    "tiny": _Budget(32, 2_000, 3e-3, 0.998),
+    "tiny": _Budget(32, 3_200, 3e-3, 0.998),
     "small": _Budget(64, 20_000, 1e-3, 0.999),
     "base": _Budget(64, 30_000, 1e-3, 0.999),
     "paper": _Budget(64, 60_000, 3e-4, 0.9995),

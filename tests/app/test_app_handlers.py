@@ -16,6 +16,8 @@ from arcsm.app.learning import LearningSizes
 from arcsm.app.tables import TableSizes
 from arcsm.data import write_table
 from arcsm.errors import InputError
+from arcsm.images import ImageModel, ImageSettings
+from arcsm.model import ARCSM
 from arcsm.tasks.images import Gaussian, SaltAndPepper
 
 gr = pytest.importorskip("gradio", reason="the page needs the extra app")
@@ -173,23 +175,15 @@ def test_the_chosen_digit_and_noise_are_used(monkeypatch: pytest.MonkeyPatch) ->
     assert asked[1][1].max() == 255 and asked[1][2] == SaltAndPepper(0.2)
 
 
-def test_without_a_model_the_tab_says_how_to_train_one() -> None:
-    sentence = told(
-        handlers.clean_digit(
-            None, None, DigitSizes(), Event(), handlers.PICKED, 0, None, handlers.GAUSSIAN, 0.5, 0.2
-        )
-    )
-    assert "arcsm train mnist -o digits" in sentence
-
-
 def test_a_taken_port_and_an_unknown_host_are_told() -> None:
     import socket
 
+    model = ImageModel(ARCSM.made(784, hidden=(4,), seed=0), (28, 28, 1), ImageSettings())
     with socket.socket() as taken:
         taken.bind(("127.0.0.1", 0))
         taken.listen()
         port = taken.getsockname()[1]
         with pytest.raises(InputError, match=f"port {port} of '127.0.0.1', got: .*choose another"):
-            server.start_server(port=port)
+            server.start_server(model, port=port)
     with pytest.raises(InputError, match="choose another --port or --host"):
-        server.start_server(host="no such host")
+        server.start_server(model, host="no such host")

@@ -79,6 +79,8 @@ def test_a_model_of_a_folder_appears_with_a_card(run: Run, folder: Path, tmp_pat
     assert sorted(os.listdir(tmp_path / "m")) == names
     card = (tmp_path / "m" / "README.md").read_text()
     assert "8 x 8 pixels in grey" in card and "samples.png" in card and "exact CDF" in card
+    made = "`arcsm train spots -o m --network made --max-steps 2 --batch 8 --half --json`"
+    assert made in card  # without the folders of this machine
     assert opened(tmp_path / "m" / "samples.png").shape == (8 * 66 + 2, 8 * 66 + 2)
     weights = load_file(tmp_path / "m" / "model.safetensors")
     assert weights["context.input.weight"].dtype == np.float16
