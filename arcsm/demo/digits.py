@@ -17,8 +17,7 @@ from arcsm.model import ARCSM
 from arcsm.objectives import Perturbation
 from arcsm.progress import Reporter
 from arcsm.tasks import denoise
-from arcsm.train import TrainConfig, fit
-from arcsm.train.loop import Progress
+from arcsm.train import Progress, TrainConfig, fit
 
 PEAK = 16.0  # the largest value of a pixel
 SIDE = 8

@@ -5,20 +5,16 @@ alone, for the whole batch across all processes. So a run that was killed goes o
 from its last checkpoint, and several processes compute the same step as one.
 """
 
-import functools
-import hashlib
-import json
 import math
 import os
 import warnings
 from collections.abc import Callable
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
 import torch
 import torch.distributed as dist
-from jaxtyping import Float, Int
 from torch import Tensor, nn
 from torch.nn.parallel import DistributedDataParallel
 
@@ -27,7 +23,9 @@ from arcsm.data.arrays import as_training_rows
 from arcsm.distributed import join
 from arcsm.errors import InputError, NonFiniteLossError
 from arcsm.files import remove_stale_temporaries
+from arcsm.train.batches import Augment, Data, batch_rows, generator_of, split_rows
 from arcsm.train.checkpoint import save_model
+from arcsm.train.config import History, Progress, TrainConfig
 from arcsm.train.inputs import (
     check_condition,
     check_observed,
@@ -39,98 +37,8 @@ from arcsm.train.inputs import (
 from arcsm.train.limits import Clock, Interruption
 from arcsm.train.state import TrainState, load_state, refuse_existing, save_state
 
-# Rows to how far below and above them targets are spread; rows and a generator to other rows.
-Spread = Callable[[Tensor], tuple[Tensor, Tensor]]
-Augment = Callable[[Tensor, torch.Generator], Tensor]
-
 # The least number of noisy rows on which the held-out loss is taken.
 _VALIDATION_DRAWS = 2048
-
-
-@dataclass(frozen=True)
-class TrainConfig:
-    """How to train. `noise` and `objective` hold options of the model's `draw_noise` and loss.
-
-    `steps` optimiser steps on batches of `batch_size` rows over all processes; the learning rate
-    warms up linearly and falls to 0 along a cosine. A share `validation` of the rows is held out;
-    every `evaluate_every` steps the averaged weights are scored on it, the best are kept, and
-    training stops after `patience` evaluations without a better one. `bfloat16` computes the
-    context network in half precision; `compile` uses torch.compile where a compiler is found.
-    With `max_seconds` training takes no longer than that: the learning rate falls with the time
-    that is spent, so that it ends as it would have, only sooner (and not to the same bits).
-    """
-
-    steps: int = 4000
-    batch_size: int = 512
-    learning_rate: float = 5e-3
-    warmup: int = 200
-    weight_decay: float = 0.0
-    clip: float = 1.0
-    ema: float = 0.998
-    validation: float = 0.1
-    evaluate_every: int = 250
-    patience: int | None = None
-    max_seconds: float | None = None
-    checkpoint_every: int = 500
-    compile: bool = False
-    bfloat16: bool = False
-    seed: int = 0
-    noise: dict[str, Any] = field(default_factory=dict)
-    objective: dict[str, Any] = field(default_factory=dict)
-
-    def __post_init__(self) -> None:
-        number = (int, float)
-        checks = {
-            "steps": _is_whole(self.steps, 1),
-            "batch_size": _is_whole(self.batch_size, 1),
-            "learning_rate": isinstance(self.learning_rate, number)
-            and 0 < self.learning_rate < math.inf,
-            "warmup": _is_whole(self.warmup, 0),
-            "weight_decay": isinstance(self.weight_decay, number)
-            and 0 <= self.weight_decay < math.inf,
-            "clip": isinstance(self.clip, number) and self.clip > 0,
-            "ema": isinstance(self.ema, number) and 0 <= self.ema < 1,
-            "validation": isinstance(self.validation, number) and 0 <= self.validation < 1,
-            "evaluate_every": _is_whole(self.evaluate_every, 1),
-            "patience": self.patience is None or _is_whole(self.patience, 1),
-            "max_seconds": self.max_seconds is None
-            or (isinstance(self.max_seconds, number) and 0 < self.max_seconds < math.inf),
-            "checkpoint_every": _is_whole(self.checkpoint_every, 1),
-            "compile": isinstance(self.compile, bool),
-            "bfloat16": isinstance(self.bfloat16, bool),
-            "seed": _is_whole(self.seed),
-            "noise": _survives_json(self.noise),
-            "objective": _survives_json(self.objective),
-        }
-        for name, good in checks.items():
-            if not good:
-                raise InputError(
-                    f"expected {name} in its range, got {getattr(self, name)!r};"
-                    " see the documentation of TrainConfig"
-                )
-
-
-@dataclass(frozen=True)
-class Progress:
-    """What a progress callback is told after each evaluation; `done` is the share of the work."""
-
-    step: int
-    steps: int
-    loss: float
-    validation: float | None
-    seconds: float
-    done: float
-
-
-@dataclass(frozen=True)
-class History:
-    """What happened: (step, mean training loss since the last entry), (step, held-out loss)."""
-
-    training: list[tuple[int, float]]
-    validation: list[tuple[int, float]]
-    best_step: int
-    steps: int
-    seconds: float
 
 
 def fit(
@@ -191,8 +99,8 @@ def fit(
     kept = weights.nonzero()[:, 0]
     trained, held_out = (kept[part] for part in split_rows(len(kept), config))
     parts = (rows, weights, conditions, spreads)
-    data = _Data(*parts, rule, trained, device, dtype, seen)
-    check = _Data(*parts, rule, held_out, device, dtype, seen)
+    data = Data(*parts, rule, trained, device, dtype, seen)
+    check = Data(*parts, rule, held_out, device, dtype, seen)
     batch = min(config.batch_size, len(data.x) // world * world)
     if batch < world:
         raise InputError(f"expected a row for each of {world} processes, got {len(data.x)} rows")
@@ -230,15 +138,15 @@ def fit(
             if state.stopped or done >= 1 or interruption.requested:
                 break
             # Which rows, and which noise: the same for any number of processes.
-            chosen = _batch_rows(len(data.x), batch, step, config.seed, device)
+            chosen = batch_rows(len(data.x), batch, step, config.seed, device)
             noise = model.draw_noise(
-                batch, generator=_generator(config.seed, "noise", step, device), **config.noise
+                batch, generator=generator_of(config.seed, "noise", step, device), **config.noise
             )
             share = slice(rank * batch // world, (rank + 1) * batch // world)
             mine = chosen[share]
             x_chosen = data.x[chosen]
             if augment is not None:
-                x_chosen = augment(x_chosen, _generator(config.seed, "augment", step, device))
+                x_chosen = augment(x_chosen, generator_of(config.seed, "augment", step, device))
             scale = world / data.weight[chosen].sum()
 
             for group in optimizer.param_groups:
@@ -249,7 +157,7 @@ def fit(
                 None if data.condition is None else data.condition[mine],
                 type(noise)(*(part[share].to(dtype) for part in noise)),
                 data.jitter(
-                    x_chosen, chosen, _generator(config.seed, "jitter", step, device), share
+                    x_chosen, chosen, generator_of(config.seed, "jitter", step, device), share
                 ),
                 None if data.observed is None else data.observed[mine],
             )
@@ -308,61 +216,6 @@ def fit(
         state.step,
         state.seconds,
     )
-
-
-def split_rows(
-    count: int, config: TrainConfig
-) -> tuple[Int[Tensor, "training"], Int[Tensor, "held_out"]]:
-    """Return which of so many rows (of positive weight) are trained on, and which are held out."""
-    shuffled = torch.randperm(count, generator=_generator(config.seed, "split"))
-    # Two rows at least remain: one has no spread.
-    held_out = min(round(config.validation * count), count - 2)
-    return shuffled[held_out:], shuffled[:held_out]
-
-
-class _Data:
-    """The chosen rows on the model's device, with their weights and conditions."""
-
-    def __init__(
-        self,
-        x: Tensor,
-        weight: Tensor,
-        condition: Tensor | None,
-        spread: Tensor | None,
-        rule: Spread | None,
-        chosen: Int[Tensor, "chosen"],
-        device: torch.device,
-        dtype: torch.dtype,
-        observed: Tensor | None = None,
-    ):
-        self.rows = chosen  # where each row stands in the data as it was given
-        self.x = x[chosen.to(x.device)].to(device, dtype)
-        self.weight = weight[chosen].to(device, dtype)
-        self.condition = (
-            None if condition is None else condition[chosen.to(condition.device)].to(device, dtype)
-        )
-        self.spread = None if spread is None else spread[chosen.to(spread.device)].to(device, dtype)
-        self.observed = (
-            None if observed is None else observed[chosen.to(observed.device)].to(device)
-        )
-        self._rule = rule
-
-    def jitter(
-        self,
-        x: Float[Tensor, "rows dims"],
-        rows: Int[Tensor, "rows"],
-        generator: torch.Generator,
-        share: slice,
-    ) -> Float[Tensor, "share dims"] | None:
-        """Draw how far from x the targets of a batch lie; return this process's share."""
-        if self._rule is not None:
-            below, above = self._rule(x)
-        elif self.spread is not None:
-            below = above = self.spread[rows]
-        else:
-            return None
-        place = torch.rand(x.shape, generator=generator, device=x.device).to(x.dtype)
-        return ((below + above) * place - below)[share]
 
 
 class _Objective(nn.Module):
@@ -431,35 +284,9 @@ def _schedule(step: int, done: float, config: TrainConfig) -> float:
     return warm * (0.5 + 0.5 * math.cos(math.pi * done))
 
 
-def _generator(
-    seed: int, purpose: str, index: int = 0, device: torch.device | str = "cpu"
-) -> torch.Generator:
-    """Return a generator that depends on nothing but its arguments."""
-    digest = hashlib.sha256(f"{seed}/{purpose}/{index}".encode()).digest()
-    return torch.Generator(device).manual_seed(int.from_bytes(digest[:8], "big") >> 1)
-
-
-def _batch_rows(
-    count: int, batch: int, step: int, seed: int, device: torch.device
-) -> Int[Tensor, "batch"]:
-    """Return the rows of a step: epochs are permutations, cut into whole batches."""
-    per_epoch = count // batch
-    epoch, place = divmod(step, per_epoch)
-    return _permutation(count, epoch, seed, device)[place * batch : (place + 1) * batch]
-
-
-@functools.lru_cache(maxsize=1)
-def _permutation(count: int, epoch: int, seed: int, device: torch.device) -> Int[Tensor, "count"]:
-    """Return the rows of an epoch, drawn on the CPU, so that they are the same on any device.
-
-    They are moved once: a copy at every step would make the host wait for the device.
-    """
-    return torch.randperm(count, generator=_generator(seed, "epoch", epoch)).to(device)
-
-
 @torch.no_grad()
 def _validate(
-    model: TrainableModel, state: TrainState, check: _Data, config: TrainConfig
+    model: TrainableModel, state: TrainState, check: Data, config: TrainConfig
 ) -> float | None:
     """Return the held-out loss of the averaged weights, with the same noise each time."""
     if len(check.x) == 0:
@@ -467,7 +294,7 @@ def _validate(
     model.eval()
     total = torch.zeros((), dtype=torch.float64, device=check.x.device)
     # Of a few rows the noise would decide which weights are the best: draw it several times.
-    generator = _generator(config.seed, "validation", device=check.x.device)
+    generator = generator_of(config.seed, "validation", device=check.x.device)
     noisy = len(model.draw_noise(1, generator=generator)) > 0
     # The many scalars of a picture share its level, but each has noise of its own.
     enough = _VALIDATION_DRAWS / max(1, model.dims // 64)
@@ -478,7 +305,7 @@ def _validate(
             x = check.x[piece].repeat(repeats, 1)
             noise = model.draw_noise(
                 len(x),
-                generator=_generator(config.seed, "validation", start, x.device),
+                generator=generator_of(config.seed, "validation", start, x.device),
                 **config.noise,
             )
             noise = type(noise)(*(part.to(x.dtype) for part in noise))
@@ -487,7 +314,10 @@ def _validate(
                 condition = check.condition[piece].repeat(repeats, 1)
             every = torch.arange(len(check.x))[piece].repeat(repeats)
             jitter = check.jitter(
-                x, every, _generator(config.seed, "validation jitter", start, x.device), slice(None)
+                x,
+                every,
+                generator_of(config.seed, "validation jitter", start, x.device),
+                slice(None),
             )
             holes = {}
             if check.observed is not None:
@@ -500,11 +330,11 @@ def _validate(
     return (total / (repeats * check.weight.sum())).item()
 
 
-def _halt_if_not_finite(state: TrainState, data: _Data, batch: int, config: TrainConfig) -> None:
+def _halt_if_not_finite(state: TrainState, data: Data, batch: int, config: TrainConfig) -> None:
     bad = int(state.bad_step)
     if bad < 0:
         return
-    chosen = _batch_rows(len(data.x), batch, bad, config.seed, torch.device("cpu"))
+    chosen = batch_rows(len(data.x), batch, bad, config.seed, torch.device("cpu"))
     rows = data.rows[chosen].tolist()
     shown = ", ".join(map(str, rows[:20])) + (", …" if len(rows) > 20 else "")
     raise NonFiniteLossError(
@@ -527,15 +357,3 @@ def _check_same_step(
             f"expected all processes to resume at one step, got steps {earliest} to {latest} in"
             f" {os.fspath(directory)!r}; put it where all hosts can read it"
         )
-
-
-def _is_whole(value: object, least: float = -math.inf) -> bool:
-    return isinstance(value, int) and not isinstance(value, bool) and value >= least
-
-
-def _survives_json(options: object) -> bool:
-    """Say whether a checkpoint can hold `options`, such that they compare equal when read."""
-    try:
-        return isinstance(options, dict) and json.loads(json.dumps(options)) == options
-    except (TypeError, ValueError):
-        return False

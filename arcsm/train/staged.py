@@ -9,8 +9,10 @@ from typing import Any
 from arcsm.errors import CheckpointError, InputError
 from arcsm.model import ARCSM
 from arcsm.staged import StagedARCSM
+from arcsm.train.batches import Augment
 from arcsm.train.checkpoint import load_model
-from arcsm.train.loop import Augment, Progress, TrainConfig, fit
+from arcsm.train.config import Progress, TrainConfig
+from arcsm.train.loop import fit
 
 
 def fit_staged(

@@ -11,8 +11,9 @@ import torch
 from arcsm.data.arrays import as_training_rows
 from arcsm.errors import InputError
 from arcsm.model import ARCSM
+from arcsm.train.config import History, Progress, TrainConfig
 from arcsm.train.inputs import check_weights
-from arcsm.train.loop import History, Progress, TrainConfig, fit
+from arcsm.train.loop import fit
 
 # Steps that are dear, from weights that are nearly right.
 _DEFAULT = TrainConfig(steps=300, batch_size=256, learning_rate=5e-4, warmup=20, evaluate_every=50)

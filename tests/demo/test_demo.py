@@ -162,7 +162,7 @@ def test_a_full_disk_is_an_error_in_words_and_leaves_no_part(
 
 
 def test_training_bar_moves_and_ends_in_a_line() -> None:
-    from arcsm.train.loop import Progress
+    from arcsm.train import Progress
 
     log = io.StringIO()
     reporter = Reporter(Console(file=log, force_terminal=True, width=100))
