@@ -240,7 +240,7 @@ def run_scenario(name: str, count: int, seed: int) -> list[Told]:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--scenarios", nargs="+", choices=list(SCENARIOS), default=list(SCENARIOS))
-    parser.add_argument("--runs", type=int, default=3, help="runs of each scenario")
+    parser.add_argument("--runs", type=int, default=4, help="runs of each scenario")
     parser.add_argument("--jobs", type=int, default=1, help="scenarios side by side")
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("-o", "--output", default="results/kills.json")
