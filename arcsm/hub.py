@@ -18,6 +18,7 @@ import torch
 from arcsm.cards import front_matter, write_plain_card
 from arcsm.errors import ArcsmError, InputError
 from arcsm.loading import load
+from arcsm.shipped import directory_of
 from arcsm.train import holds_model, save_model
 
 PREFIX = "hf://"
@@ -118,7 +119,7 @@ def _collect(model: Any, folder: Path) -> None:
             folder.mkdir()
             save_model(folder, model)
         return
-    source = Path(model)
+    source = directory_of(model)
     if not holds_model(source) and not holds_model(source / "stage-01"):
         got = "nothing there" if not source.exists() else "something else"
         raise InputError(

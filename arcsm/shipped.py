@@ -1,5 +1,7 @@
 """Models that come with arcsm: `arcsm:NAME` stands for the directory of one.
 
+Such a name is never a path, whatever lies in the working directory.
+
 - `arcsm:digits`: handwritten digits of 28 × 28 pixels. Its card tells the command that made it.
 """
 
@@ -19,10 +21,9 @@ def shipped_names() -> list[str]:
 
 def directory_of(model: str | os.PathLike[str]) -> Path:
     """Return the directory of a model, told by its path or by the name of one that is shipped."""
-    path = Path(model)
-    told = os.fspath(path)
-    if not told.startswith(PREFIX) or path.exists():
-        return path
+    told = os.fspath(model)
+    if not told.startswith(PREFIX):
+        return Path(model)
     names = [f"{PREFIX}{name}" for name in shipped_names()]
     if told not in names:
         raise InputError(
@@ -30,3 +31,12 @@ def directory_of(model: str | os.PathLike[str]) -> Path:
             f" got {told!r}; choose one of these, or pass the directory of another"
         )
     return _FOLDER / told.removeprefix(PREFIX)
+
+
+def refuse_shipped_name(path: str | os.PathLike[str]) -> None:
+    """Refuse a place for a model whose name would be that of a shipped one, and not be found."""
+    if os.fspath(path).startswith(PREFIX):
+        raise InputError(
+            f"expected a directory for the model, got {os.fspath(path)!r}: names that begin with"
+            f" {PREFIX!r} are those of models that come with arcsm; choose another"
+        )

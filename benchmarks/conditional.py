@@ -221,7 +221,8 @@ def main() -> None:
         for name in sets
         for method in methods
     ]
-    kept = {job_of(e): e for e in read_entries(path, Entry) if job_of(e) in jobs}
+    wanted = set(jobs)
+    kept = {job_of(e): e for e in read_entries(path, Entry) if job_of(e) in wanted}
     common = arguments.max_steps, commit_name(commit), path
     calls = [(*job, *common) for job in jobs_left(jobs, kept)]
     found = run_jobs(run_job, calls, told, processes=arguments.jobs)

@@ -281,7 +281,8 @@ def _judge(
     groups = [DEFAULT] if mode == "explain" else arguments.methods or [DEFAULT, *RIVALS]
     path = partial_file(output, resume=arguments.resume)
     jobs = [(name, seed, group) for name in sets for seed in seeds for group in groups]
-    kept = by_job((e for e in read_entries(path, Entry) if job_of(e) in jobs), job_of)
+    wanted = set(jobs)
+    kept = by_job((e for e in read_entries(path, Entry) if job_of(e) in wanted), job_of)
     done = kept | run(
         mode,
         jobs_left(jobs, kept),

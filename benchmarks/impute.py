@@ -234,7 +234,8 @@ def main() -> None:
         for seed in arguments.seeds
         for method in arguments.methods
     ]
-    kept = by_job((e for e in read_entries(path, Entry) if job_of(e) in jobs), job_of)
+    wanted = set(jobs)
+    kept = by_job((e for e in read_entries(path, Entry) if job_of(e) in wanted), job_of)
     done = kept | run(
         jobs_left(jobs, kept),
         processes=arguments.jobs,

@@ -29,7 +29,9 @@ Key = TypeVar("Key", bound=Hashable)
 
 def add_options(parser: argparse.ArgumentParser, *, limit: bool = False, what: str = "job") -> None:
     """Add --jobs and --resume, and --limit if results may lack what was not begun in time."""
-    parser.add_argument("--jobs", type=count, default=1, help="processes, of one thread each")
+    parser.add_argument(
+        "--jobs", type=at_least_one, default=1, help="processes, of one thread each"
+    )
     if limit:
         about = f"begin no {what} after seconds"
         parser.add_argument("--limit", type=float, default=math.inf, help=about)
@@ -37,7 +39,7 @@ def add_options(parser: argparse.ArgumentParser, *, limit: bool = False, what: s
     parser.add_argument("--resume", action="store_true", help=about)
 
 
-def count(text: str) -> int:
+def at_least_one(text: str) -> int:
     """Read a number of at least 1."""
     number = int(text)
     if number < 1:

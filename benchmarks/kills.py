@@ -27,6 +27,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+from jobs import at_least_one
 from safetensors import safe_open
 
 from arcsm.data import Table, write_table
@@ -241,7 +242,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--scenarios", nargs="+", choices=list(SCENARIOS), default=list(SCENARIOS))
     parser.add_argument("--runs", type=int, default=4, help="runs of each scenario")
-    parser.add_argument("--jobs", type=int, default=1, help="scenarios side by side")
+    parser.add_argument("--jobs", type=at_least_one, default=1, help="scenarios side by side")
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("-o", "--output", default="results/kills.json")
     arguments = parser.parse_args()

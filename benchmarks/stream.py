@@ -2,7 +2,7 @@
 
     python benchmarks/stream.py                    # writes results/stream.json
     python benchmarks/stream.py --processes 2      # by torchrun, writes results/stream-2.json
-    python benchmarks/stream.py --commands "score csv"
+    python benchmarks/stream.py --commands "score csv" -o results/stream-score.json
 
 A model is trained on a small table of real columns, five hidden factors behind them; then `arcsm`
 is run as a process of its own on files of many rows, in a temporary folder:
@@ -91,8 +91,9 @@ def measure(
 ) -> list[tuple[str, Cost]]:
     """Return what the chosen commands cost for so many rows; their files are gone after that."""
     csv, parquet = folder / "rows.csv", folder / "rows.parquet"
-    for path in (csv, parquet):
-        write_rows(path, rows, columns, seed + 1)
+    for path, reader in ((csv, ("score csv", "detect csv")), (parquet, ("score parquet",))):
+        if any(name in reader for name in chosen):
+            write_rows(path, rows, columns, seed + 1)
     model, detector = folder / "model", folder / "detector"
     lines: Sequence[list[object]] = (
         ["score", model, csv, "-o", folder / "out.csv"],
@@ -126,6 +127,8 @@ def main() -> None:
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("-o", "--output")
     arguments = parser.parse_args()
+    if arguments.output is None and list(arguments.commands) != list(COMMANDS):
+        parser.error("expected -o FILE for some of the commands, got none; say where they go")
     started, commit = time.monotonic(), current_commit()
     processes = arguments.processes
     metrics: list[Metric] = []

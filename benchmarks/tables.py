@@ -29,8 +29,8 @@ import torch
 from jobs import (
     add_options,
     append_entries,
+    at_least_one,
     commit_name,
-    count,
     partial_file,
     read_entries,
     reason_of,
@@ -227,12 +227,12 @@ def main() -> None:
         default=list(DEFAULT_METHODS),
         help=f"among {', '.join(METHODS)}; by default {', '.join(DEFAULT_METHODS)}",
     )
-    parser.add_argument("--seeds", type=count, default=3, help="how many, from 0 on")
+    parser.add_argument("--seeds", type=at_least_one, default=3, help="how many, from 0 on")
     add_options(parser, what="fit")
-    parser.add_argument("--max-steps", type=count, help="of arcsm; by default left to it")
+    parser.add_argument("--max-steps", type=at_least_one, help="of arcsm; by default left to it")
     parser.add_argument("--speed", action="store_true", help="measure speed on all threads instead")
-    parser.add_argument("--speed-rows", type=count, default=10_000)
-    parser.add_argument("--speed-scored", type=count, default=50_000)
+    parser.add_argument("--speed-rows", type=at_least_one, default=10_000)
+    parser.add_argument("--speed-scored", type=at_least_one, default=50_000)
     parser.add_argument("-o", "--output", help="results/tables.json, or results/tables-speed.json")
     arguments = parser.parse_args()
     started, commit = time.monotonic(), current_commit()

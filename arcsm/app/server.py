@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from arcsm.app.background import end_all
+from arcsm.app.digits import load_digits
 from arcsm.app.tables import MOST_BYTES
 from arcsm.errors import InputError
 from arcsm.images import ImageModel
@@ -56,7 +57,7 @@ def need_gradio() -> None:
 
 
 def start_server(
-    model: ImageModel,
+    model: ImageModel | None = None,
     *,
     host: str = HOST,
     port: int | None = None,
@@ -65,7 +66,8 @@ def start_server(
 ) -> Server:
     """Serve the page and return at once.
 
-    `port` None takes the first free one from 7860 on. `model` is that of digits; `sizes` an
+    `port` None takes the first free one from 7860 on. `model` is that of digits,
+    by default the one that comes with arcsm; `sizes` an
     `arcsm.app.page.AppSizes`. With `browser` the page is opened.
     """
     need_gradio()
@@ -75,7 +77,7 @@ def start_server(
     from arcsm.app.style import CSS, theme
 
     chosen = _free_port(host, port)
-    page = build_page(model, sizes)
+    page = build_page(model or load_digits("arcsm:digits"), sizes)
     logging.getLogger("httpx").setLevel(logging.WARNING)
     _, url, _ = page.launch(
         server_name=host,

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from arcsm.cli import options
-from arcsm.cli.options import Device, Json, Quiet, Seed, Voice, examples, fetched, prose
+from arcsm.cli.options import Device, Json, Quiet, Seed, Voice, examples, model_directory, prose
 from arcsm.cli.shell import check_place, check_writable, writing
 from arcsm.errors import InputError
 
@@ -50,7 +50,7 @@ ModelOption = Annotated[
         "-m",
         metavar="DIR",
         help="A directory that `arcsm train` wrote, hf://OWNER/NAME, or arcsm:digits.",
-        callback=fetched,
+        callback=model_directory,
     ),
 ]
 Force = Annotated[bool, typer.Option("--force", help="Replace an output that is there.")]

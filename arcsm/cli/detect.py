@@ -18,13 +18,14 @@ from arcsm.cli.options import (
     Seed,
     Voice,
     examples,
-    fetched,
+    model_directory,
     prose,
 )
 from arcsm.cli.shell import check_place, writing
 from arcsm.cli.sources import Source
 from arcsm.cli.together import in_order, speaks
 from arcsm.errors import InputError
+from arcsm.shipped import refuse_shipped_name
 
 if TYPE_CHECKING:
     import numpy as np
@@ -76,7 +77,7 @@ def detect(
             metavar="DIR",
             help="A directory that --save wrote, in the place of --train; or hf://OWNER/NAME.",
             show_default=False,
-            callback=fetched,
+            callback=model_directory,
             rich_help_panel=_LEARN,
         ),
     ] = None,
@@ -262,6 +263,7 @@ def _check_places(output: str, train: str | None, save: Path | None) -> None:
         )
     if save is None:
         return
+    refuse_shipped_name(save)
     check_place(save)
     if save.exists() and not save.is_dir():
         raise InputError(

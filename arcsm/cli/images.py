@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 from arcsm.cli.image_options import ImageTraining, Preparation
 from arcsm.cli.options import Voice
 from arcsm.cli.pictures import Pictures, by_options
-from arcsm.cli.runs import check_places, command_of, told_how_to_resume
+from arcsm.cli.runs import check_places, told_how_to_resume
 from arcsm.cli.shell import check_place, check_writable, writing
 from arcsm.cli.together import refuse_several, speaks
 from arcsm.errors import InputError
@@ -93,7 +93,10 @@ def train_images(
         ):
             write_images_model(folder, model, half=asked.half)
             if card:
-                title, command = output.resolve().name, command_of(again)
+                title, options = output.resolve().name, {**asked.told(), **how.told()}
+                options |= {"--max-seconds": max_seconds, "--max-steps": max_steps}
+                options |= {"--seed": seed or None, "--device": device}
+                command = _published_command(model.name, title, options)
                 write_image_card(folder, model, title=title, bits=bits, command=command)
     discard_directory(partial)
     history = model.history
@@ -114,6 +117,21 @@ def train_images(
         held_out_images=None if bits is None else bits[1],
         held_out_bits_per_dim=None if bits is None else bits[0],
     )
+
+
+def _published_command(data: str, title: str, options: dict[str, object]) -> str:
+    """Return the command line that makes a model, without the folders of this machine."""
+    said = {
+        name: value
+        for name, value in options.items()
+        if value is not None and name not in ("--track", "--download") and value != "cpu"
+    }
+    words = [word for name, value in said.items() for word in _words(name, value)]
+    return shlex.join(["arcsm", "train", data, "-o", title, *words])
+
+
+def _words(option: str, value: object) -> list[str]:
+    return [option] if isinstance(value, bool) else [option, f"{value}"]
 
 
 def sample_images(

@@ -16,12 +16,13 @@ from arcsm.cli.options import (
     Seed,
     Voice,
     examples,
-    fetched,
+    model_directory,
     prose,
 )
 from arcsm.cli.shell import check_place, check_writable, writing
 from arcsm.cli.sources import Source
 from arcsm.errors import InputError
+from arcsm.shipped import refuse_shipped_name
 
 if TYPE_CHECKING:
     import numpy as np
@@ -79,7 +80,7 @@ def impute(
             help="A directory that --save or `arcsm train` wrote, in the place of learning; or"
             " hf://OWNER/NAME.",
             show_default=False,
-            callback=fetched,
+            callback=model_directory,
             rich_help_panel=_LEARN,
         ),
     ] = None,
@@ -357,6 +358,7 @@ def _check_places(
         check_writable(Path(intervals))
     if save is None:
         return
+    refuse_shipped_name(save)
     check_place(save)
     if save.exists() and not save.is_dir():
         raise InputError(

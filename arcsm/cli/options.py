@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 SAYING = "What is said"
 
 
-def fetched(told: Path | None) -> Path | None:
+def model_directory(told: Path | None) -> Path | None:
     """Return the directory of a model that may be on the hub, or come with arcsm."""
     if told is None:
         return None
@@ -47,7 +47,7 @@ Model = Annotated[
         help="A directory that `arcsm train` wrote; hf://OWNER/NAME on the Hugging Face hub; or"
         " arcsm:digits, which comes with arcsm.",
         show_default=False,
-        callback=fetched,
+        callback=model_directory,
     ),
 ]
 Rows = Annotated[

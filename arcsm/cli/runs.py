@@ -8,12 +8,14 @@ from pathlib import Path
 
 from arcsm.cli.shell import check_place
 from arcsm.errors import InputError
+from arcsm.shipped import refuse_shipped_name
 
 _STATE = "training.safetensors"  # what a run that can be resumed keeps in its directory
 
 
 def check_places(output: Path, *, resume: bool, force: bool) -> Path:
     """Refuse a MODEL_DIR that cannot be made; return the directory of the run meanwhile."""
+    refuse_shipped_name(output)
     target = Path(os.path.abspath(output))
     if not target.name:
         raise InputError(f"expected a new directory, got {str(output)!r}; choose another path")
@@ -78,12 +80,6 @@ def has_state(partial: Path) -> bool:
 def words_to_resume(words: Sequence[str]) -> str:
     """Return the command line that goes on with the run of these words."""
     return shlex.join(["arcsm", *words, *([] if "--resume" in words else ["--resume"])])
-
-
-def command_of(again: str) -> str:
-    """Return the command line that began a run; of files the names alone, to be published."""
-    words = [word for word in shlex.split(again) if word != "--resume"]
-    return shlex.join(Path(word).name if os.sep in word else word for word in words)
 
 
 @contextmanager

@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-from arcsm.cli.options import Json, Quiet, Voice, examples, fetched, prose
+from arcsm.cli.options import Json, Quiet, Voice, examples, model_directory, prose
 
 HELP = prose("""Serve a page to play with: draw a density, learn a table, clean noisy digits.
 
@@ -45,8 +45,9 @@ def serve(
             "--model",
             "-m",
             metavar="DIR",
-            callback=fetched,
-            help="A model of digits, such as `arcsm train mnist` writes.",
+            callback=model_directory,
+            help="A model of digits: a directory that `arcsm train mnist` wrote, or hf://OWNER/NAME;"
+            " by default the one that comes with arcsm.",
         ),
     ] = Path("arcsm:digits"),
     quiet: Quiet = False,

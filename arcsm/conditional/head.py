@@ -296,12 +296,12 @@ class TanhSumHead(nn.Module):
         self.register_buffer("sharpness", interleaved, persistent=False)
         with torch.no_grad():
             self.output.weight.mul_(0.5)
-            # A staircase that climbs almost as fast as the pull falls: every step parts two bumps
-            # from the first moment on. Modes that no step stands between are learned as one, and
-            # stay so.
+            # A staircase that climbs nearly as fast as the pull falls: a small change of any step
+            # parts two bumps. Modes that no step stands between are learned as one, and stay so.
             start = torch.zeros(3, steps)
             start[0] = (_FIRST_PULL - _FIRST_FALL) * _FIRST_REACH / max(steps - 1, 1)
-            start[2] = torch.linspace(-_FIRST_REACH, _FIRST_REACH, steps)
+            if steps > 1:
+                start[2] = torch.linspace(-_FIRST_REACH, _FIRST_REACH, steps)
             narrowing = math.log(math.expm1(_FIRST_PULL))
             self.output.bias.copy_(torch.cat([start.flatten(), torch.tensor([0.0, narrowing])]))
 

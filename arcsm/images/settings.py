@@ -39,7 +39,7 @@ class _Budget:
     ema: float
 
 
-# Tiny: a quarter of an hour on two CPU cores. The others: for one large GPU.
+# Tiny: less than a quarter of an hour on two idle CPU cores. The others: for one large GPU.
 _BUDGETS = {
     "made": _Budget(128, 20_000, 1e-3, 0.999),
     "tiny": _Budget(32, 3_200, 3e-3, 0.998),

@@ -13,6 +13,7 @@ from arcsm.files import atomic_directory, parse_json
 from arcsm.images.model import ImageModel
 from arcsm.images.settings import ImageSettings
 from arcsm.model import ARCSM
+from arcsm.shipped import directory_of
 from arcsm.staged import StagedARCSM
 from arcsm.train import History, holds_model, read_model, save_model
 
@@ -54,9 +55,9 @@ def write_images_model(folder: Path, model: ImageModel, *, half: bool = False) -
 def load_images_model(
     directory: str | os.PathLike[str], *, device: torch.device | str = "cpu"
 ) -> ImageModel:
-    """Read what `save_images_model` wrote."""
+    """Read what `save_images_model` wrote, or a model that comes with arcsm."""
     density: Any
-    density, details = read_model(directory, device=device)
+    density, details = read_model(directory_of(directory), device=device)
     images = (details or {}).get("images")
     if images is None:
         raise CheckpointError(

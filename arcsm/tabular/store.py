@@ -31,7 +31,7 @@ def load_tabular(
     if table is None or not isinstance(model, ARCSM | Ensemble):
         raise CheckpointError(
             f"expected the model of a table in {os.fspath(directory)!r}, got a model without"
-            " columns; load it with arcsm.load_model"
+            " columns; load it with arcsm.load"
         )
     try:
         return TabularModel(Columns.from_config(table["columns"]), model), table

@@ -15,7 +15,7 @@ Spread = Callable[[Tensor], tuple[Tensor, Tensor]]
 Augment = Callable[[Tensor, torch.Generator], Tensor]
 
 
-def generator_of(
+def seeded_generator(
     seed: int, purpose: str, index: int = 0, device: torch.device | str = "cpu"
 ) -> torch.Generator:
     """Return a generator that depends on nothing but its arguments."""
@@ -27,13 +27,13 @@ def split_rows(
     count: int, config: TrainConfig
 ) -> tuple[Int[Tensor, "training"], Int[Tensor, "held_out"]]:
     """Return which of so many rows (of positive weight) are trained on, and which are held out."""
-    shuffled = torch.randperm(count, generator=generator_of(config.seed, "split"))
+    shuffled = torch.randperm(count, generator=seeded_generator(config.seed, "split"))
     # Two rows at least remain: one has no spread.
     held_out = min(round(config.validation * count), count - 2)
     return shuffled[held_out:], shuffled[:held_out]
 
 
-class Data:
+class TrainingRows:
     """The chosen rows on the model's device, with their weights and conditions."""
 
     def __init__(
@@ -93,4 +93,4 @@ def _permutation(count: int, epoch: int, seed: int, device: torch.device) -> Int
 
     They are moved once: a copy at every step would make the host wait for the device.
     """
-    return torch.randperm(count, generator=generator_of(seed, "epoch", epoch)).to(device)
+    return torch.randperm(count, generator=seeded_generator(seed, "epoch", epoch)).to(device)

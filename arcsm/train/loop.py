@@ -23,7 +23,7 @@ from arcsm.data.arrays import as_training_rows
 from arcsm.distributed import join
 from arcsm.errors import InputError, NonFiniteLossError
 from arcsm.files import remove_stale_temporaries
-from arcsm.train.batches import Augment, Data, batch_rows, generator_of, split_rows
+from arcsm.train.batches import Augment, TrainingRows, batch_rows, seeded_generator, split_rows
 from arcsm.train.checkpoint import save_model
 from arcsm.train.config import History, Progress, TrainConfig
 from arcsm.train.inputs import (
@@ -99,8 +99,8 @@ def fit(
     kept = weights.nonzero()[:, 0]
     trained, held_out = (kept[part] for part in split_rows(len(kept), config))
     parts = (rows, weights, conditions, spreads)
-    data = Data(*parts, rule, trained, device, dtype, seen)
-    check = Data(*parts, rule, held_out, device, dtype, seen)
+    data = TrainingRows(*parts, rule, trained, device, dtype, seen)
+    check = TrainingRows(*parts, rule, held_out, device, dtype, seen)
     batch = min(config.batch_size, len(data.x) // world * world)
     if batch < world:
         raise InputError(f"expected a row for each of {world} processes, got {len(data.x)} rows")
@@ -140,13 +140,15 @@ def fit(
             # Which rows, and which noise: the same for any number of processes.
             chosen = batch_rows(len(data.x), batch, step, config.seed, device)
             noise = model.draw_noise(
-                batch, generator=generator_of(config.seed, "noise", step, device), **config.noise
+                batch,
+                generator=seeded_generator(config.seed, "noise", step, device),
+                **config.noise,
             )
             share = slice(rank * batch // world, (rank + 1) * batch // world)
             mine = chosen[share]
             x_chosen = data.x[chosen]
             if augment is not None:
-                x_chosen = augment(x_chosen, generator_of(config.seed, "augment", step, device))
+                x_chosen = augment(x_chosen, seeded_generator(config.seed, "augment", step, device))
             scale = world / data.weight[chosen].sum()
 
             for group in optimizer.param_groups:
@@ -157,7 +159,7 @@ def fit(
                 None if data.condition is None else data.condition[mine],
                 type(noise)(*(part[share].to(dtype) for part in noise)),
                 data.jitter(
-                    x_chosen, chosen, generator_of(config.seed, "jitter", step, device), share
+                    x_chosen, chosen, seeded_generator(config.seed, "jitter", step, device), share
                 ),
                 None if data.observed is None else data.observed[mine],
             )
@@ -286,7 +288,7 @@ def _schedule(step: int, done: float, config: TrainConfig) -> float:
 
 @torch.no_grad()
 def _validate(
-    model: TrainableModel, state: TrainState, check: Data, config: TrainConfig
+    model: TrainableModel, state: TrainState, check: TrainingRows, config: TrainConfig
 ) -> float | None:
     """Return the held-out loss of the averaged weights, with the same noise each time."""
     if len(check.x) == 0:
@@ -294,7 +296,7 @@ def _validate(
     model.eval()
     total = torch.zeros((), dtype=torch.float64, device=check.x.device)
     # Of a few rows the noise would decide which weights are the best: draw it several times.
-    generator = generator_of(config.seed, "validation", device=check.x.device)
+    generator = seeded_generator(config.seed, "validation", device=check.x.device)
     noisy = len(model.draw_noise(1, generator=generator)) > 0
     # The many scalars of a picture share its level, but each has noise of its own.
     enough = _VALIDATION_DRAWS / max(1, model.dims // 64)
@@ -305,7 +307,7 @@ def _validate(
             x = check.x[piece].repeat(repeats, 1)
             noise = model.draw_noise(
                 len(x),
-                generator=generator_of(config.seed, "validation", start, x.device),
+                generator=seeded_generator(config.seed, "validation", start, x.device),
                 **config.noise,
             )
             noise = type(noise)(*(part.to(x.dtype) for part in noise))
@@ -316,7 +318,7 @@ def _validate(
             jitter = check.jitter(
                 x,
                 every,
-                generator_of(config.seed, "validation jitter", start, x.device),
+                seeded_generator(config.seed, "validation jitter", start, x.device),
                 slice(None),
             )
             holes = {}
@@ -330,7 +332,9 @@ def _validate(
     return (total / (repeats * check.weight.sum())).item()
 
 
-def _halt_if_not_finite(state: TrainState, data: Data, batch: int, config: TrainConfig) -> None:
+def _halt_if_not_finite(
+    state: TrainState, data: TrainingRows, batch: int, config: TrainConfig
+) -> None:
     bad = int(state.bad_step)
     if bad < 0:
         return

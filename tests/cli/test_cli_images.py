@@ -67,6 +67,19 @@ def spots(
     return path
 
 
+def test_the_model_that_comes_with_arcsm_is_drawn_from_at_once(
+    run: Run, fails: Run, tmp_path: Path
+) -> None:
+    result = run("sample", "arcsm:digits", "-n", 1, "-o", tmp_path / "one.png")
+    assert result.exit_code == 0, (result.output, result.exception)
+    assert opened(tmp_path / "one.png").size > 28 * 28
+    assert "arcsm:digits), got 'arcsm:faces'" in fails("sample", "arcsm:faces")
+    assert "names that begin with 'arcsm:'" in fails("train", "mnist", "-o", "arcsm:mine")
+    assert "names that begin" in fails(
+        "detect", "a.csv", "--train", "b.csv", "--save", "arcsm:mine", "-o", tmp_path / "o.csv"
+    )
+
+
 def test_a_model_of_a_folder_appears_with_a_card(run: Run, folder: Path, tmp_path: Path) -> None:
     result = run("train", folder, "-o", tmp_path / "m", *QUICK, "--half", "--json")
     assert result.exit_code == 0, (result.output, result.exception)
@@ -79,7 +92,7 @@ def test_a_model_of_a_folder_appears_with_a_card(run: Run, folder: Path, tmp_pat
     assert sorted(os.listdir(tmp_path / "m")) == names
     card = (tmp_path / "m" / "README.md").read_text()
     assert "8 x 8 pixels in grey" in card and "samples.png" in card and "exact CDF" in card
-    made = "`arcsm train spots -o m --network made --max-steps 2 --batch 8 --half --json`"
+    made = "`arcsm train spots -o m --network made --batch 8 --half --max-steps 2`"
     assert made in card  # without the folders of this machine
     assert opened(tmp_path / "m" / "samples.png").shape == (8 * 66 + 2, 8 * 66 + 2)
     weights = load_file(tmp_path / "m" / "model.safetensors")

@@ -338,8 +338,9 @@ def test_draws_of_exactly_0_and_1_are_finite(normal_at: float | None, dtype: tor
     """Uniform numbers in single precision are 0 once in some ten million."""
     head = TanhSumHead(4, steps=4, normal_at=normal_at).to(dtype).requires_grad_(False)
     density = FlowDensity(head.family(torch.randn(2, 4, dtype=dtype)), Noise())
-    # Below 1 a sum of masses is known to a few roundings only, and its quantile no better.
     epsilon = torch.finfo(dtype).eps
-    p = torch.tensor([[0.0, epsilon, 0.5, 1 - 16 * epsilon, 1.0]], dtype=dtype).expand(2, -1)
-    x = density.quantile(p)
-    assert bool(x.isfinite().all()) and bool((x.diff() > 0).all())
+    told = [0.0, epsilon, 0.5, 1 - 16 * epsilon, 1 - epsilon, 1.0]
+    x = density.quantile(torch.tensor([told], dtype=dtype).expand(2, -1))
+    assert bool(x.isfinite().all()) and bool((x.diff() >= 0).all())
+    # Near 1 a sum of masses is known to a few roundings only, and its quantile no better.
+    assert bool((x[:, [0, 1, 2, 3, 5]].diff() > 0).all())

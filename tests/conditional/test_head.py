@@ -192,6 +192,24 @@ def test_double_keeps_the_numbers() -> None:
         assert torch.equal(value, getattr(single, name).double())
 
 
+@pytest.mark.parametrize("steps", [1, 2, 8, 16])
+def test_an_untrained_staircase_climbs_nearly_as_fast_as_the_pull_falls(steps: int) -> None:
+    """Over the reach of the steps F falls by the small rest alone, but for the stairs."""
+    head = TanhSumHead(4, steps=steps, normal_at=None).double().requires_grad_(False)
+    head.output.weight.zero_()
+    conditional = head.family(torch.zeros(1, 4, dtype=torch.float64)).at(0.05)
+
+    def limited(value: Tensor) -> Tensor:
+        return value / (1 + value.abs() / COEFFICIENT_LIMIT)
+
+    reach = 2.5 if steps > 1 else 0.0
+    centres = torch.linspace(-reach, reach, steps).double()
+    torch.testing.assert_close(conditional.centre[0], limited(centres))
+    climb = torch.full((steps,), 0.5 * 2.5 / max(steps - 1, 1)).double()
+    torch.testing.assert_close(conditional.height[0], limited(climb))
+    assert conditional.pull.item() == pytest.approx(0.8 / (1 + 0.8 * 0.05), rel=0.01)
+
+
 @pytest.mark.parametrize("name", ["context_width", "steps", "depth"])
 def test_sizes_must_be_positive(name: str) -> None:
     sizes = {"context_width": 4, "steps": 3, "depth": 1, name: 0}

@@ -13,7 +13,7 @@ from arcsm.baselines import MixtureMADE
 from arcsm.errors import CheckpointError
 from arcsm.model import ARCSM
 from arcsm.train import fit
-from arcsm.train.batches import Data, generator_of
+from arcsm.train.batches import TrainingRows, seeded_generator
 
 
 def widths(n: int = 60) -> np.ndarray:
@@ -112,10 +112,12 @@ def test_columns_are_standardised_by_the_rows_themselves():
 def test_shares_of_processes_are_parts_of_one_jitter():
     device, dtype = torch.device("cpu"), torch.float64
     x, spread = (torch.from_numpy(part).to(dtype) for part in (draw(60), widths()))
-    data = Data(x, torch.ones(60), None, spread, None, torch.arange(60).flip(0), device, dtype)
+    data = TrainingRows(
+        x, torch.ones(60), None, spread, None, torch.arange(60).flip(0), device, dtype
+    )
     chosen = torch.randperm(60)[:24]
     whole, *parts = (
-        data.jitter(data.x[chosen], chosen, generator_of(0, "jitter", 5), share)
+        data.jitter(data.x[chosen], chosen, seeded_generator(0, "jitter", 5), share)
         for share in (slice(0, 24), slice(0, 12), slice(12, 24))
     )
     assert torch.equal(torch.cat(parts), whole)
@@ -152,11 +154,11 @@ class Lopsided:
 
 def test_a_rule_says_how_far_below_and_above_rows_are_spread():
     x = torch.randn(4000, 2, dtype=torch.float64, generator=torch.Generator().manual_seed(0))
-    data = Data(
+    data = TrainingRows(
         x, torch.ones(4000), None, None, Lopsided(), torch.arange(4000), torch.device("cpu"),
         torch.float64,
     )  # fmt: skip
-    jitter = data.jitter(x, torch.arange(4000), generator_of(0, "jitter", 1), slice(None))
+    jitter = data.jitter(x, torch.arange(4000), seeded_generator(0, "jitter", 1), slice(None))
     assert bool((jitter[x > 0] == 0).all())
     spread = jitter[x <= 0]
     assert spread.min().item() == pytest.approx(-1, abs=0.01)

@@ -85,7 +85,7 @@ class Detector:
             self._rows = int(self.state["rows"])
             self._values = {name: self.state[f"values.{name}"] for name in model.chained}
             needed = {
-                "multiscale": ("reference", "spacing", "units", "neighbours"),
+                "multiscale": ("reference", "spacing", "units", "neighbours", "levels"),
                 "typicality": ("mean",),
             }
             for name in needed.get(self._method, ()):
@@ -95,6 +95,12 @@ class Detector:
                 f"expected all that a detector has learned, got nothing called {error};"
                 " restore it from a copy or fit it again"
             ) from error
+        if self._method == "multiscale" and tuple(self.state["levels"].tolist()) != LEVELS:
+            raise CheckpointError(
+                f"expected a detector of the noise levels {LEVELS}, got one of"
+                f" {tuple(self.state['levels'].tolist())}; fit it again, or use the release of"
+                " arcsm that wrote it"
+            )
         self._indices: dict[Any, Any] = {}
 
     @property
@@ -128,7 +134,7 @@ class Detector:
             reference = _vectors(model.members, units, some).astype(np.float32)
             # As large a share of the rows that are kept, but for the few that it takes anyway.
             count = max(NEIGHBOURS, -(-neighbours * len(reference) // table.rows))
-            state |= {"units": units, "reference": reference}
+            state |= {"units": units, "reference": reference, "levels": np.array(LEVELS)}
             state |= {"spacing": np.array(_spacing(reference)), "neighbours": np.array(count)}
         if method == "typicality":
             state["mean"] = np.array(_nll(model, some).mean())
