@@ -111,7 +111,7 @@ class OrderAgnosticARCSM(ARCSM):
         With `linear` the network is shown linear predictions of all that is unknown.
         """
         with seeded(seed):
-            like = ARCSM.made(dims, hidden=(1,), **options)
+            like = ARCSM.made(dims, hidden=(1,), **{"staircase": False, **options})
             context = SubsetNetwork(
                 dims,
                 width=like.context.width,

@@ -97,6 +97,7 @@ class ARCSM(ScoredChain):
         condition_dims: int = 0,
         steps: int | None = None,
         head_depth: int = 1,
+        staircase: bool | None = None,
         noise: Noise | None = None,
         density: str | None = None,
         flow_steps: int | None = None,
@@ -108,13 +109,16 @@ class ARCSM(ScoredChain):
 
         `hidden`, `width` and `frequencies` are those of the MADE. With fewer than 64 columns the
         default is a generous head, 24 tanh `steps` from contexts 32 wide; from there on, where it
-        would dominate the cost of a training step, 12 steps from contexts 16 wide.
+        would dominate the cost of a training step, 12 steps from contexts 16 wide. The generous
+        head begins as a `staircase`, the other one does not.
         """
         noise = noise or Noise()
         if steps is None:
             steps = 24 if dims < 64 else 12
         if width is None:
             width = 32 if dims < 64 else 16
+        if staircase is None:
+            staircase = dims < 64
         with seeded(seed):
             context = MADE(
                 dims,
@@ -124,7 +128,13 @@ class ARCSM(ScoredChain):
                 order=order,
                 condition_dims=condition_dims,
             )
-            head = TanhSumHead(width, steps=steps, depth=head_depth, normal_at=_normal_at(noise))
+            head = TanhSumHead(
+                width,
+                steps=steps,
+                depth=head_depth,
+                normal_at=_normal_at(noise),
+                staircase=staircase,
+            )
         return cls(
             context,
             head,

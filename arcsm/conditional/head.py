@@ -49,12 +49,12 @@ _CONDITIONALS = 4096
 
 _SIGMA_FREQUENCIES = (0.25, 0.5, 1.0, 2.0)
 
-# An untrained head: q, how far on either side of 0 its steps reach, and by how much q outweighs
-# them. A larger q finds more modes and fits smooth densities more slowly. Without a fall, places
-# where there are no data would keep what mass they have.
-_FIRST_PULL = 0.8
-_FIRST_REACH = 2.5
-_FIRST_FALL = 0.3
+# The staircase of an untrained head: q, how far on either side of 0 its steps reach, and by how
+# much q outweighs them. A larger q finds more modes and fits smooth densities more slowly. Without
+# a fall, places where there are no data would keep what mass they have.
+_STAIRS_PULL = 0.8
+_STAIRS_REACH = 2.5
+_STAIRS_FALL = 0.3
 
 
 Kept = TypeVar("Kept")
@@ -262,6 +262,10 @@ class TanhSumHead(nn.Module):
     The context is itself the first hidden layer, to which an embedding of σ is added: that keeps
     the head, which runs for every scalar, small beside the context network. `depth` counts the
     hidden layers. From the noise level `normal_at` on the conditionals are normal.
+
+    With a `staircase` the untrained head is a climb of all steps that nearly cancels the pull, so
+    that a small change of any step parts two bumps: many modes are then learned as many, where a
+    flat head takes some of them for one. It fits smooth densities more slowly, pictures above all.
     """
 
     sharpness: Float[Tensor, "steps"]
@@ -273,6 +277,7 @@ class TanhSumHead(nn.Module):
         steps: int = 16,
         depth: int = 1,
         normal_at: float | None = None,
+        staircase: bool = False,
     ):
         super().__init__()
         if min(context_width, steps, depth) < 1:
@@ -296,18 +301,20 @@ class TanhSumHead(nn.Module):
         self.register_buffer("sharpness", interleaved, persistent=False)
         with torch.no_grad():
             self.output.weight.mul_(0.5)
-            # A staircase that climbs nearly as fast as the pull falls: a small change of any step
-            # parts two bumps. Modes that no step stands between are learned as one, and stay so.
             start = torch.zeros(3, steps)
-            start[0] = (_FIRST_PULL - _FIRST_FALL) * _FIRST_REACH / max(steps - 1, 1)
-            if steps > 1:
-                start[2] = torch.linspace(-_FIRST_REACH, _FIRST_REACH, steps)
-            narrowing = math.log(math.expm1(_FIRST_PULL))
+            if staircase:
+                reach = _STAIRS_REACH if steps > 1 else 0.0
+                start[0] = (_STAIRS_PULL - _STAIRS_FALL) * _STAIRS_REACH / max(steps - 1, 1)
+                narrowing = math.log(math.expm1(_STAIRS_PULL))
+            else:
+                reach, narrowing = 2.0, -2.0
+                start[0] = 0.05 * (1 - 2 * (torch.arange(steps) % 2))  # heights of both signs
+            start[2] = torch.linspace(-reach, reach, steps)
             self.output.bias.copy_(torch.cat([start.flatten(), torch.tensor([0.0, narrowing])]))
 
     @property
     def config(self) -> dict[str, Any]:
-        """The constructor's arguments."""
+        """The constructor's arguments, but for those of the start."""
         return {
             "context_width": self.context_width,
             "steps": self.steps,

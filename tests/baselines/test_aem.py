@@ -34,7 +34,7 @@ def small(**options: object) -> AEM:
 @pytest.fixture(scope="module")
 def trained() -> AEM:
     model = small()
-    fit(model, rows(3000, 0), TrainConfig(steps=450, batch_size=256, learning_rate=1e-2))
+    fit(model, rows(3000, 0), TrainConfig(steps=300, batch_size=256, learning_rate=1e-2))
     return model.requires_grad_(False)
 
 

@@ -195,7 +195,7 @@ def test_double_keeps_the_numbers() -> None:
 @pytest.mark.parametrize("steps", [1, 2, 8, 16])
 def test_an_untrained_staircase_climbs_nearly_as_fast_as_the_pull_falls(steps: int) -> None:
     """Over the reach of the steps F falls by the small rest alone, but for the stairs."""
-    head = TanhSumHead(4, steps=steps, normal_at=None).double().requires_grad_(False)
+    head = TanhSumHead(4, steps=steps, staircase=True).double().requires_grad_(False)
     head.output.weight.zero_()
     conditional = head.family(torch.zeros(1, 4, dtype=torch.float64)).at(0.05)
 

@@ -204,3 +204,10 @@ def test_what_is_not_there(model: TabularModel) -> None:
     state = Detector.learn(model, as_table(TRAIN), method="nll").state
     with pytest.raises(CheckpointError, match="nothing called 'reference'"):
         Detector(model, "auto", state)
+
+
+def test_a_detector_of_other_levels_is_refused(model: TabularModel) -> None:
+    state = Detector.learn(model, as_table(TRAIN)).state
+    assert Detector(model, "auto", state).outlier_score(as_table(TEST)).shape == (len(TEST),)
+    with pytest.raises(CheckpointError, match=r"got one of \(1\.0, 0\.5\); fit it again"):
+        Detector(model, "auto", {**state, "levels": np.array([1.0, 0.5])})
