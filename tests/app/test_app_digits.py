@@ -87,6 +87,8 @@ def test_without_mnist_the_examples_are_those_of_scikit_learn(
     examples = digits.example_digits()
     assert examples.shape == (10, 28, 28, 1) and examples.dtype == np.uint8
     assert (examples.reshape(10, -1).max(1) > 200).all()
+    # To the model that comes with arcsm they are digits: blurred ones would have 2.5 bits.
+    assert load_digits("arcsm:digits").bits_per_dim(examples).mean() < 1.5
     # The hole of a zero, and none in a one.
     assert examples[0, 14, 14, 0] < 60 < examples[1, 14, 14, 0]
 
