@@ -154,7 +154,7 @@ def _digits_tab(model: ImageModel, sizes: DigitSizes) -> None:
                 elem_id="noise",
             )
             sigma = gr.Slider(
-                0.1, 1.5, 0.6, step=0.05, label="σ, for pixels from −1 to 1", elem_id="sigma"
+                0.1, 1.5, 0.3, step=0.05, label="σ, for pixels from −1 to 1", elem_id="sigma"
             )
             share = gr.Slider(
                 0.05, 0.8, 0.3, step=0.05, label="Share of spoiled pixels", visible=False,
