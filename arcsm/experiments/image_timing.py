@@ -1,7 +1,8 @@
 """What is timed of PixelCNN++: a step of training as the loop takes it, and the paper's sampler."""
 
 import copy
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator
+from dataclasses import replace
 from typing import Any
 
 import torch
@@ -17,9 +18,10 @@ from arcsm.experiments.work import Step, seconds
 from arcsm.images import ImageModel, ImageSettings, PixelCells
 from arcsm.images.networks import build_density
 from arcsm.model import ARCSM
+from arcsm.train.step import Batch, TrainStep
 
-# A way to compile that is none.
-EAGER = "eager"
+# As the training loop does on a GPU, compiled and replayed as a graph; or one operation at a time.
+COMPILED, EAGER = "compiled", "eager"
 _UNITS = (0.47, 0.25)  # mean and deviation of CIFAR-10's pixels
 
 
@@ -43,18 +45,16 @@ def make_step(
     model = make_model(settings, size, method, device)
     density = model.density
     assert isinstance(density, TrainableModel)
-    config = model.settings.training(batch)
+    config = replace(
+        model.settings.training(batch), compile=mode == COMPILED, bfloat16=settings["bfloat16"]
+    )
     density.train()
     generator = torch.Generator(device).manual_seed(0)
     levels = torch.randint(0, 256, (batch, model.dims), generator=generator, device=device)
     x = levels.float() / 255
-    optimizer = torch.optim.AdamW(
-        density.parameters(), lr=config.learning_rate, betas=(0.9, 0.99), fused=True
-    )
-    loss = loss_function(density, config.objective, bfloat16=settings["bfloat16"])
-    if mode != EAGER:
-        loss = torch.compile(loss, mode=mode, dynamic=False)
+    weight = torch.full((batch,), 1 / batch, device=device)
     spread = PixelCells() if isinstance(density, ARCSM) else None
+    take_step = TrainStep(density, config)
 
     def step() -> None:
         noise = density.draw_noise(batch, generator=generator, **config.noise)
@@ -63,25 +63,9 @@ def make_step(
             below, above = spread(x)
             place = torch.rand(x.shape, generator=generator, device=x.device)
             jitter = (below + above) * place - below
-        value = loss(x, noise, jitter)
-        optimizer.zero_grad(set_to_none=True)
-        value.backward()
-        density.clip_gradients(config.clip)
-        optimizer.step()
+        take_step(Batch(x, weight, None, noise, jitter, None), config.learning_rate)
 
     return step
-
-
-def loss_function(
-    density: TrainableModel, objective: Mapping[str, Any], *, bfloat16: bool
-) -> Callable[[Tensor, Any, Tensor | None], Tensor]:
-    """Return the mean loss of a batch as the training loop computes it."""
-
-    def loss(x: Tensor, noise: Any, jitter: Tensor | None) -> Tensor:
-        with torch.autocast(x.device.type, torch.bfloat16, enabled=bfloat16):
-            return density.loss_terms(x, noise, jitter=jitter, **objective).mean()
-
-    return loss
 
 
 def step_flops(settings: Settings, size: str, method: str, device: str) -> float:

@@ -122,6 +122,7 @@ BUDGETS: dict[str, Settings] = {
         # The eigenvectors of kernels of up to 32 draws are found by a far faster routine.
         "particles": {**_PARTICLES, "spectral": 32},
         "scores_before": True,
+        "compile": True,
     },
     "paper": {
         **_COMMON,

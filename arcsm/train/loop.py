@@ -7,7 +7,6 @@ from its last checkpoint, and several processes compute the same step as one.
 
 import math
 import os
-import warnings
 from collections.abc import Callable
 from dataclasses import asdict
 from pathlib import Path
@@ -15,8 +14,6 @@ from typing import Any
 
 import torch
 import torch.distributed as dist
-from torch import Tensor, nn
-from torch.nn.parallel import DistributedDataParallel
 
 from arcsm.autoregressive import TrainableModel
 from arcsm.data.arrays import as_training_rows
@@ -36,6 +33,7 @@ from arcsm.train.inputs import (
 )
 from arcsm.train.limits import Clock, Interruption
 from arcsm.train.state import TrainState, load_state, refuse_existing, save_state
+from arcsm.train.step import Batch, TrainStep
 
 # The least number of noisy rows on which the held-out loss is taken.
 _VALIDATION_DRAWS = 2048
@@ -110,21 +108,14 @@ def fit(
     model.standardise(
         rows[kept.to(rows.device)].to(device, dtype), weights[kept].to(device, dtype), **units
     )
-    optimizer = torch.optim.AdamW(
-        model.parameters(),
-        lr=config.learning_rate,
-        betas=(0.9, 0.99),
-        weight_decay=config.weight_decay,
-        fused=True,
-    )
     # Before the averages start: the processes are given the same weights here.
-    objective = _wrap(model, config, world)
+    take_step = TrainStep(model, config, world)
     state = TrainState.start(model)
     if directory is not None:
         if Path(directory).is_dir():
             remove_stale_temporaries(directory)
         if resume:
-            load_state(directory, model, optimizer, state, asdict(config), digest)
+            load_state(directory, model, take_step.optimizer, state, asdict(config), digest)
             _check_same_step(state, directory, world, device)
         else:
             refuse_existing(directory)
@@ -151,9 +142,7 @@ def fit(
                 x_chosen = augment(x_chosen, seeded_generator(config.seed, "augment", step, device))
             scale = world / data.weight[chosen].sum()
 
-            for group in optimizer.param_groups:
-                group["lr"] = config.learning_rate * _schedule(step, done, config)
-            loss = objective(
+            given = Batch(
                 x_chosen[share],
                 data.weight[mine] * scale,
                 None if data.condition is None else data.condition[mine],
@@ -163,14 +152,11 @@ def fit(
                 ),
                 None if data.observed is None else data.observed[mine],
             )
-            optimizer.zero_grad(set_to_none=True)
-            loss.backward()
-            norm = model.clip_gradients(config.clip)
-            optimizer.step()
+            loss, norm = take_step(given, config.learning_rate * _schedule(step, done, config))
             state.average(model, config.ema)
             state.step = step + 1
 
-            state.watch(loss.detach(), norm)
+            state.watch(loss, norm)
             state.seconds = clock.seconds
             last = clock.share_done(state.step) >= 1
             evaluate = state.step % config.evaluate_every == 0 or last
@@ -197,11 +183,12 @@ def fit(
                         progress(told)
                         model.train()
             if directory is not None and rank == 0 and (keep or state.stopped):
-                save_state(directory, model, optimizer, state, asdict(config), digest)
+                save_state(directory, model, take_step.optimizer, state, asdict(config), digest)
         if directory is not None and interruption.requested:
             _halt_if_not_finite(state, data, batch, config)
-            save_state(directory, model, optimizer, state, asdict(config), digest)
+            save_state(directory, model, take_step.optimizer, state, asdict(config), digest)
 
+    take_step.forget()
     state.finish(model)
     model.eval()
     if directory is not None and rank == 0:
@@ -218,66 +205,6 @@ def fit(
         state.step,
         state.seconds,
     )
-
-
-class _Objective(nn.Module):
-    """The loss inside a module's forward, as DistributedDataParallel and torch.compile want it."""
-
-    def __init__(self, model: TrainableModel, config: TrainConfig):
-        super().__init__()
-        self.model, self.options = model, config.objective
-        self.half_precision = config.bfloat16
-
-    def forward(
-        self,
-        x: Tensor,
-        weight: Tensor,
-        condition: Tensor | None,
-        noise: Any,
-        jitter: Tensor | None,
-        observed: Tensor | None,
-    ) -> Tensor:
-        holes = {} if observed is None else {"observed": observed}
-        with torch.autocast(x.device.type, torch.bfloat16, enabled=self.half_precision):
-            terms = self.model.loss_terms(
-                x, noise, condition=condition, jitter=jitter, **holes, **self.options
-            )
-        return (weight * terms).sum()
-
-
-def _wrap(model: TrainableModel, config: TrainConfig, world: int) -> Callable[..., Tensor]:
-    objective: nn.Module = _Objective(model, config)
-    if world > 1:
-        objective = DistributedDataParallel(objective)
-    if not config.compile:
-        return objective
-    # On one GPU the step is replayed as a captured graph: launching its kernels takes longer.
-    graphs = world == 1 and model.device.type == "cuda"
-    return _compiled(objective, "reduce-overhead" if graphs else "default")
-
-
-def _compiled(objective: nn.Module, mode: str) -> Callable[..., Tensor]:
-    """Return the compiled objective, which falls back to the eager one if the first call fails."""
-    chosen: list[Callable[..., Tensor]] = []
-
-    def call(*arguments: Any) -> Tensor:
-        if not chosen:
-            try:
-                compiled = torch.compile(objective, mode=mode)
-                loss = compiled(*arguments)
-                chosen.append(compiled)
-                return loss
-            except Exception as error:
-                reason = str(error).strip().splitlines()[0] if str(error).strip() else repr(error)
-                warnings.warn(
-                    f"torch.compile failed and training goes on without it: {reason}",
-                    RuntimeWarning,
-                    stacklevel=2,
-                )
-                chosen.append(objective)
-        return chosen[0](*arguments)
-
-    return call
 
 
 def _schedule(step: int, done: float, config: TrainConfig) -> float:

@@ -20,6 +20,7 @@ from jaxtyping import Bool, Float
 from torch import Tensor
 
 from arcsm.errors import InputError
+from arcsm.replay import Replayed
 from arcsm.vae.decoders import Decoder, log_prior
 
 Chains = Float[Tensor, "chains batch dims"]
@@ -192,24 +193,15 @@ def _walk(
         return first, log_prior(z) + likelihood - first
 
     betas = settings.betas()
-    log_weight = z.new_zeros(z.shape[:2])
-    step = z.new_full((z.shape[1],), settings.first_step)
-    accepted = torch.zeros_like(step)
+    walk = _Walk(parts, z, settings, generator, backwards=backwards)
+    advance = Replayed(walk.advance, z.device, generators=[generator] if generator else [])
     order = range(settings.temperatures, 0, -1) if backwards else range(1, len(betas))
-    mover = _Mover(parts, settings, generator)
-    first, ratio, slopes = mover.look(z)
     for done, t in enumerate(order):
-        if not backwards:
-            log_weight += (betas[t] - betas[t - 1]) * ratio
-        z, (first, ratio, slopes), share = mover.move(z, (first, ratio, slopes), betas[t], step)
-        if backwards:
-            log_weight += (betas[t - 1] - betas[t]) * ratio
-        accepted += share
-        bolder = share > settings.target
-        step = torch.where(bolder, step * settings.adaptation, step / settings.adaptation)
+        walk.set_beta(betas[t], betas[t - 1])
+        advance()
         if progress is not None and done % 50 == 0:
             progress(done / settings.temperatures)
-    stuck = accepted == 0
+    stuck = walk.accepted == 0
     if bool(stuck.any()):
         warnings.warn(
             f"the AIS chains of {int(stuck.sum())} of {len(stuck)} images rejected every move:"
@@ -217,70 +209,94 @@ def _walk(
             " temperatures",
             stacklevel=4,
         )
-    total = log_weight.logsumexp(0)
+    total = walk.log_weight.logsumexp(0)
     log_mean = total - math.log(settings.chains)
-    effective = torch.exp(2 * total - (2 * log_weight).logsumexp(0))
+    effective = torch.exp(2 * total - (2 * walk.log_weight).logsumexp(0))
     return AISEstimate(
-        -log_mean if backwards else log_mean, effective, accepted / settings.temperatures, stuck
+        -log_mean if backwards else log_mean,
+        effective,
+        walk.accepted / settings.temperatures,
+        stuck,
     )
 
 
-State = tuple[Weights, Weights, tuple[Chains, Chains]]
+State = tuple[Weights, Weights, Chains, Chains]
 
 
-class _Mover:
-    """Hamiltonian moves of all chains at some β."""
+class _Walk:
+    """Chains at some β, which Hamiltonian moves carry on; all that changes is changed in place."""
 
     def __init__(
         self,
         parts: Callable[[Chains], tuple[Weights, Weights]],
+        z: Chains,
         settings: AISSettings,
         generator: torch.Generator | None,
+        *,
+        backwards: bool,
     ):
         self._parts, self._settings, self._generator = parts, settings, generator
+        self._backwards = backwards
+        self.z = z.clone()
+        self.log_weight = z.new_zeros(z.shape[:2])
+        self.accepted = z.new_zeros(z.shape[1])  # moves of all chains of an image, in shares
+        self._length = z.new_full((z.shape[1], 1), settings.first_step)
+        self._beta, self._change = z.new_zeros(()), z.new_zeros(())
+        # log p₀ and the log of the rest at z, and their gradients.
+        first, ratio, pull, push = self._look(self.z)
+        self._state = (first.clone(), ratio.clone(), pull.clone(), push.clone())
 
-    def look(self, z: Chains) -> State:
+    def set_beta(self, beta: float, before: float) -> None:
+        """Say at which β the next move is, and which is a step nearer to 0."""
+        self._beta.fill_(beta)
+        self._change.fill_(beta - before)
+
+    def advance(self) -> None:
+        """Move once. Weights follow β: before a move to a larger one, after it otherwise."""
+        ratio = self._state[1]
+        if not self._backwards:
+            self.log_weight += self._change * ratio
+        share = self._move()
+        if self._backwards:
+            self.log_weight -= self._change * ratio
+        self.accepted += share
+        bolder = (share > self._settings.target)[:, None]
+        factor = self._settings.adaptation
+        self._length.copy_(torch.where(bolder, self._length * factor, self._length / factor))
+
+    def _look(self, z: Chains) -> State:
         """Return both parts of the log-density at z, and their gradients."""
         with torch.enable_grad():
             z = z.detach().requires_grad_()
             first, ratio = self._parts(z)
             (pull,) = torch.autograd.grad(first.sum(), z, retain_graph=True)
             (push,) = torch.autograd.grad(ratio.sum(), z)
-        return first.detach(), ratio.detach(), (pull, push)
+        return first.detach(), ratio.detach(), pull, push
 
-    def move(
-        self, z: Chains, state: State, beta: float, step: Float[Tensor, "batch"]
-    ) -> tuple[Chains, State, Float[Tensor, "batch"]]:
-        """Propose once for each chain; return where they are, and the share that moved."""
-        length = step[:, None]
+    def _move(self) -> Float[Tensor, "batch"]:
+        """Propose once for each chain; return the share that moved."""
+        z, length, beta = self.z, self._length, self._beta
         noise = torch.randn(z.shape, generator=self._generator, device=z.device).to(z.dtype)
-        momentum = noise + length / 2 * _slope(state, beta)
-        at, there = z, state
+        momentum = noise + length / 2 * _slope(self._state, beta)
+        at, there = z, self._state
         for leap in range(self._settings.leapfrog):
             at = at + length * momentum
-            there = self.look(at)
+            there = self._look(at)
             last = leap == self._settings.leapfrog - 1
             momentum = momentum + (length / 2 if last else length) * _slope(there, beta)
-        gain = _height(there, beta) - _height(state, beta)
+        gain = _height(there, beta) - _height(self._state, beta)
         gain = gain + (noise.square() - momentum.square()).sum(-1) / 2
         uniform = torch.rand(gain.shape, generator=self._generator, device=z.device).to(z.dtype)
         # What has left the numbers compares as false, and stays.
         goes = uniform.log() < gain
-        z = torch.where(goes[..., None], at, z)
-        state = (
-            torch.where(goes, there[0], state[0]),
-            torch.where(goes, there[1], state[1]),
-            (
-                torch.where(goes[..., None], there[2][0], state[2][0]),
-                torch.where(goes[..., None], there[2][1], state[2][1]),
-            ),
-        )
-        return z, state, goes.to(z.dtype).mean(0)
+        for old, new in zip((z, *self._state), (at, *there), strict=True):
+            old.copy_(torch.where(goes if old.ndim == 2 else goes[..., None], new, old))
+        return goes.to(z.dtype).mean(0)
 
 
-def _height(state: State, beta: float) -> Weights:
+def _height(state: State, beta: Tensor) -> Weights:
     return state[0] + beta * state[1]
 
 
-def _slope(state: State, beta: float) -> Chains:
-    return state[2][0] + beta * state[2][1]
+def _slope(state: State, beta: Tensor) -> Chains:
+    return state[2] + beta * state[3]

@@ -167,5 +167,5 @@ def binarise(
         raise InputError(
             f"expected grey levels of type uint8, 0 to 255, got {levels.dtype}; convert them"
         )
-    uniform = torch.rand(levels.shape, generator=generator, device=levels.device)
-    return (uniform * 255 < levels).float()
+    drawn = torch.empty(levels.shape, device=levels.device)
+    return drawn.uniform_(0, 255, generator=generator).lt_(levels)

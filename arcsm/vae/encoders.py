@@ -22,6 +22,7 @@ Noise = Float[Tensor, "particles batch dims"]
 Latents = Float[Tensor, "particles batch dims"]
 Features = Float[Tensor, "batch features"]
 Units = Float[Tensor, "batch dims"]
+Extra = Float[Tensor, "batch extra"]
 
 
 class ConvolutionalBody(nn.Module):
@@ -54,7 +55,9 @@ class Encoder(nn.Module):
 
     autoregressive_noise = False
 
-    def __init__(self, dims: int, features: int, hidden: int, body: nn.Module | None):
+    def __init__(
+        self, dims: int, features: int, hidden: int, body: nn.Module | None, extra: int = 0
+    ):
         super().__init__()
         if min(dims, features, hidden) < 1:
             raise InputError(
@@ -66,7 +69,9 @@ class Encoder(nn.Module):
         self.network = nn.Sequential(
             nn.Linear(features, hidden), nn.Tanh(), nn.Linear(hidden, hidden), nn.Tanh()
         )
-        self.unit_layer = nn.Linear(hidden, 2 * dims)
+        # All that is read off the hidden units at once, as one product: μ, log σ, and what else r
+        # needs of x.
+        self.head = nn.Linear(hidden, 2 * dims + extra)
 
     def forward(self, x: Tensor, eps: Noise) -> Latents:
         """Return a latent for each particle and each x."""
@@ -87,20 +92,22 @@ class Encoder(nn.Module):
                 f"expected noise of shape (particles, {len(features)}, {self.dims}), got"
                 f" {tuple(eps.shape)}; draw torch.randn of that shape"
             )
-        hidden = self.network(features)
-        mean, log_scale = self.unit_layer(hidden).chunk(2, -1)
-        z = mean + log_scale.exp() * self.standard(features, hidden, eps)
+        mean, log_scale, extra = self._read(features)
+        z = mean + log_scale.exp() * self.standard(features, extra, eps)
         return z, mean, log_scale
 
     def units(self, features: Features) -> tuple[Units, Units]:
         """Return μ and log σ."""
-        mean, log_scale = self.unit_layer(self.network(features)).chunk(2, -1)
+        mean, log_scale, _ = self._read(features)
         return mean, log_scale
 
-    def standard(
-        self, features: Features, hidden: Float[Tensor, "batch hidden"], eps: Noise
-    ) -> Latents:
-        """Return r, latents in units of x."""
+    def _read(self, features: Features) -> tuple[Units, Units, Extra]:
+        read = self.head(self.network(features))
+        mean, log_scale, extra = read.tensor_split((self.dims, 2 * self.dims), -1)
+        return mean, log_scale, extra
+
+    def standard(self, features: Features, extra: Extra, eps: Noise) -> Latents:
+        """Return r, latents in units of x; `extra` is what the head says beside the units."""
         raise NotImplementedError
 
 
@@ -115,9 +122,7 @@ class GaussianEncoder(Encoder):
     ):
         super().__init__(dims, features, hidden, body)
 
-    def standard(
-        self, features: Features, hidden: Float[Tensor, "batch hidden"], eps: Noise
-    ) -> Latents:
+    def standard(self, features: Features, extra: Extra, eps: Noise) -> Latents:
         """Return ε itself."""
         return eps
 
@@ -147,9 +152,7 @@ class FreeEncoder(Encoder):
         self.middle = nn.Linear(hidden, hidden)
         self.output = nn.Linear(hidden, dims)
 
-    def standard(
-        self, features: Features, hidden: Float[Tensor, "batch hidden"], eps: Noise
-    ) -> Latents:
+    def standard(self, features: Features, extra: Extra, eps: Noise) -> Latents:
         """Return ε + f(ε, x)."""
         # One layer on both at once, without writing features beside each particle.
         h = torch.tanh(self.from_features(features) + self.from_noise(eps))
@@ -181,31 +184,30 @@ class ImplicitEncoder(Encoder):
         bumps: int = 4,
         body: nn.Module | None = None,
     ):
-        super().__init__(dims, features, hidden, body)
+        super().__init__(dims, features, hidden, body, 3 * dims * bumps + hidden)
         self.bumps = bumps
-        self.coefficients = nn.Linear(hidden, 3 * dims * bumps)
         # Unit of degree m sees w_1 … w_m; output d sees units of degree d − 1 and less.
         place = torch.arange(dims)
         degrees = torch.arange(hidden) * dims // hidden
         self.from_latents = MaskedLinear(place + 1, degrees)
-        self.from_hidden = nn.Linear(hidden, hidden, bias=False)
         self.output = MaskedLinear(degrees, place.repeat(2))
         self.register_buffer("centres", torch.linspace(-1.5, 1.5, bumps), persistent=False)
         with torch.no_grad():
             # It begins near to independent normal latents.
-            self.coefficients.weight.mul_(0.5)
+            self.head.weight[2 * dims : -hidden].mul_(0.5)
             self.output.weight.mul_(0.1)
             self.output.bias.zero_()
+            # What the units that see w are given by x has a bias, and one is enough.
+            self.head.bias[-hidden:] = self.from_latents.bias
+            self.from_latents.register_parameter("bias", None)
 
-    def standard(
-        self, features: Features, hidden: Float[Tensor, "batch hidden"], eps: Noise
-    ) -> Latents:
+    def standard(self, features: Features, extra: Extra, eps: Noise) -> Latents:
         """Return r."""
-        shape = (3, self.dims, self.bumps)
-        height, slope, shift = self.coefficients(hidden).unflatten(-1, shape).unbind(-3)
+        coefficients, given = extra.tensor_split((3 * self.dims * self.bumps,), -1)
+        height, slope, shift = coefficients.unflatten(-1, (3, self.dims, self.bumps)).unbind(-3)
         gate = torch.tanh((1 + slope) * (eps[..., None] - self.centres) + shift)
         w = eps + (height * gate).sum(-1)
-        h = torch.tanh(self.from_latents(w) + self.from_hidden(hidden))
+        h = torch.tanh(self.from_latents(w) + given)
         move, log_stretch = self.output(h).chunk(2, -1)
         # Within e^±3: a latent is stretched by its forerunners, not torn.
         return torch.addcmul(move, w, torch.exp(3 * torch.tanh(log_stretch / 3)))

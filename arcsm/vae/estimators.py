@@ -194,6 +194,8 @@ class LearnedEntropy(EntropyEstimator):
     """
 
     learns = True
+    # Whether it is taught along one random direction for each draw.
+    sliced = False
     kind: type[AutoregressiveField] | type[JointField]
 
     def __init__(
@@ -226,16 +228,16 @@ class LearnedEntropy(EntropyEstimator):
         self,
         z: Latents,
         x: Condition,
-        noise: Latents,
+        direction: Latents | None,
         mean: Tensor | None = None,
         log_scale: Tensor | None = None,
     ) -> tuple[Surrogate, Latents]:
         """Return the objective of the field on draws, which are detached, and its scores.
 
-        SSM has noise for its directions.
+        SSM has normal noise for a direction, CSM none.
         """
         units = None if mean is None or log_scale is None else (mean, log_scale)
-        return self.field.objective(z, x, self.direction(noise), units)
+        return self.field.objective(z, x, direction, units)
 
     def set_learning_rate(self, rate: float) -> None:
         """Set the rate of further updates."""
@@ -243,16 +245,15 @@ class LearnedEntropy(EntropyEstimator):
         for group in [] if self._optimizer is None else self._optimizer.param_groups:
             group["lr"] = rate
 
-    def direction(self, noise: Latents) -> Latents | None:
-        """Return the direction of SSM; none for CSM."""
-        return None
-
     def update(self, z: Latents, x: Condition = None) -> float | None:
         """Take a step of Adam on draws; return the loss before it."""
         self.check_latents(z)
         if self._optimizer is None:  # at the first step: the module may have been moved before
             self._optimizer = torch.optim.Adam(self.parameters(), lr=self.learning_rate)
-        loss, _ = self.loss_and_scores(z, x, torch.randn_like(z), *(self._units_of(x) or ()))
+        # Drawn by all: methods that are compared from one seed then are given the same draws.
+        noise = torch.randn_like(z)
+        direction = noise if self.sliced else None
+        loss, _ = self.loss_and_scores(z, x, direction, *(self._units_of(x) or ()))
         value = loss.item()
         if not math.isfinite(value):
             raise diverged(self.name, self._updates + 1)
@@ -282,11 +283,8 @@ class SSMEntropy(LearnedEntropy):
     """Joint field, trained by sliced score matching (Song et al., 2019), variance reduced."""
 
     name = "SSM"
+    sliced = True
     kind: type[AutoregressiveField] | type[JointField] = JointField
-
-    def direction(self, noise: Latents) -> Latents | None:
-        """Return one direction for each draw."""
-        return noise
 
 
 class SSMAREntropy(SSMEntropy):

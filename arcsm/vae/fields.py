@@ -183,8 +183,7 @@ class AutoregressiveField(ScoreField):
 
     def jet(self, r: Latents, hidden: Hidden) -> tuple[Latents, Latents]:
         """Return s_d and ∂s_d/∂r_d in one pass."""
-        shown = hidden.expand(*r.shape[:-1], -1).flatten(0, -2)
-        raw = self.context(r.flatten(0, -2), shown).unflatten(0, r.shape[:-1])
+        raw = self._contexts(r, hidden)
         rest, height, slope, shift = raw.split([2] + [self.steps] * 3, -1)
         # softplus(0.5413) = 1: it begins near to the score of a normal density.
         pull = F.softplus(rest[..., 1] + 0.5413)
@@ -193,6 +192,19 @@ class AutoregressiveField(ScoreField):
         score = torch.addcmul(rest[..., 0], pull, r, value=-1) + (height * gate).sum(-1)
         bend = (height * slope * (1 - gate.square())).sum(-1)
         return score, bend - pull
+
+    def _contexts(self, r: Latents, hidden: Hidden) -> Float[Tensor, "particles batch dims width"]:
+        """Return the contexts of all latents, by the layers of the MADE one after another.
+
+        Called as a whole it would have a condition for each draw. Here the products with that of x
+        are taken once for all particles.
+        """
+        made = self.context
+        assert made.condition is not None
+        h = made.input(r) + made.condition(hidden)
+        for block in made.blocks:
+            h = block(h, hidden)
+        return made.output(F.silu(h)).unflatten(-1, (self.dims, made.width))
 
 
 def _bounded(score: Latents) -> Latents:

@@ -15,7 +15,8 @@ class VAESettings:
     the score estimator for each step of the autoencoder, and `head_start` those that it takes
     before the first one: scores that know nothing of q would drive latents out of their place.
     The paper takes scores from the estimator after its step; with `scores_before` they are those of
-    the pass that the step is computed from, one step older, for a pass less.
+    the pass that the step is computed from, one step older, for a pass less. With `compile` the
+    parts of a step are compiled first, which takes up to a minute.
     """
 
     method: str = "csm"

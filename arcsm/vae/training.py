@@ -5,14 +5,19 @@ A step draws images, latents from the encoder, lets the score estimator learn fr
 
     E[log p(x|z) + log p(z)] + entropy surrogate.
 
+Decoder and score estimator have the latents in common and nothing else, so that they go side by
+side, forward and backward: what one says of ∂/∂z is added to what the other says, and both go back
+through the encoder together, while the estimator already learns.
+
 The runs of a stack differ in their seeds alone. On a GPU a step is captured once and replayed:
 images, weights and the states of the optimisers stay where they are, and nothing is asked of the
-host. What cannot be captured, eigenvectors for instance, runs step by step.
+host. What cannot be captured, eigenvectors for instance, runs step by step. The networks are so
+small that a step takes as long as it has kernels one after another; compiled it has far fewer.
 """
 
+import math
 import os
 import time
-import warnings
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import asdict
@@ -25,25 +30,33 @@ from torch import Tensor
 from arcsm.autoregressive import seeded
 from arcsm.devices import check_device
 from arcsm.errors import InputError, NonFiniteLossError
+from arcsm.replay import Replayed
 from arcsm.vae.data import ImageSource
 from arcsm.vae.decoders import Decoder, log_prior
+from arcsm.vae.descent import Descent
 from arcsm.vae.encoders import Encoder, normal_entropy
-from arcsm.vae.estimators import ESTIMATORS, EntropyEstimator, centred, diverged
+from arcsm.vae.estimators import (
+    ESTIMATORS,
+    EntropyEstimator,
+    LearnedEntropy,
+    centred,
+    diverged,
+)
 from arcsm.vae.settings import Curve, VAESettings
 from arcsm.vae.stack import ModuleStack
 from arcsm.vae.state import load_run, save_run
 
-# Steps taken one by one before one is captured: the first ones allocate and choose kernels.
-_WARM_UP = 3
 # What the host has to look at in the middle cannot be captured.
 _UNCAPTURED = ("spectral",)
+# What is compiled: the backward passes of the first four are compiled with them.
+_COMPILED = ("_encode", "_log_joint", "_score_losses", "_scores", "_pull", "_note")
 
 
 Parts = Callable[[], tuple[Encoder, Decoder, EntropyEstimator]]
 
 
 class Drawn(NamedTuple):
-    """Latents of a step, with what they come from; all with a first axis of runs."""
+    """Latents of a step, with what they come from, detached; all with a first axis of runs."""
 
     features: Tensor
     z: Tensor
@@ -81,30 +94,39 @@ class VAEStack:
         self._seed = hash(tuple(seeds)) % 2**31
         self.generator = torch.Generator(self.device).manual_seed(self._seed)
         on_gpu = self.device.type == "cuda"
-        self._weights = [*self.encoders.parameters.values(), *self.decoders.parameters.values()]
         # RMSProp, but that its first steps are no ten times as long as later ones: Adam without
         # momentum.
-        self._optimizer = _adam(self._weights, settings.learning_rate, (0.0, 0.99), on_gpu)
-        self._score_optimizer: torch.optim.Optimizer | None = None
+        self._descent = Descent(
+            (self.encoders, self.decoders), settings.learning_rate, (0.0, 0.99), on_gpu
+        )
+        self._score_descent: Descent | None = None
         if self.fields is not None:
-            weights = list(self.fields.parameters.values())
-            self._score_optimizer = _adam(
-                weights, settings.score_learning_rate, (0.9, 0.99), on_gpu
-            )
+            rate = settings.score_learning_rate
+            self._score_descent = Descent((self.fields,), rate, (0.9, 0.99), on_gpu)
         runs = len(seeds)
         self.step, self.seconds, self.curve = 0, 0.0, Curve()
-        self._counter = torch.zeros((), dtype=torch.long, device=device)
-        self._totals = torch.zeros(2, runs, device=device)
-        # The first step at which the estimator, or the autoencoder, was not finite, for each run.
-        self._bad = torch.full((2, runs), -1, dtype=torch.long, device=device)
+        # Of the estimator and of the autoencoder of each run, since the last record: the sum of the
+        # losses, and for how many updates that was finite. No tensor has both: each is written on a
+        # stream of its own, and compiled code may write a tensor as a whole.
+        self._totals = [torch.zeros(runs, device=device) for _ in range(2)]
+        self._finite = [torch.zeros(runs, dtype=torch.long, device=device) for _ in range(2)]
+        self._one, self._minus_one = (torch.full((runs,), v, device=device) for v in (1.0, -1.0))
         self._side = torch.cuda.Stream(device) if on_gpu and self.fields is not None else None
         if settings.compile:
-            for name in ("_encode", "_log_joint", "_score_losses", "_scores"):
-                setattr(self, name, torch.compile(getattr(self, name), dynamic=False))
-        # Whether steps are replayed as a graph; known for certain after the first few.
-        self.captured = on_gpu and settings.capture and settings.method not in _UNCAPTURED
-        self._graph: torch.cuda.CUDAGraph | None = None
-        self._taken = 0
+            for name in _COMPILED:
+                setattr(self, name, _compiled(getattr(self, name)))
+        self._replayed = Replayed(
+            self.take_step,
+            self.device,
+            wanted=settings.capture and settings.method not in _UNCAPTURED,
+            generators=[self.generator],
+            lost=self._renew_generator,
+        )
+
+    @property
+    def captured(self) -> bool:
+        """Whether steps are replayed as a graph; known for certain after the first few."""
+        return self._replayed.captures
 
     def train(
         self,
@@ -121,7 +143,7 @@ class VAEStack:
         if self.step == 0 and self.fields is not None:
             for _ in range(self.settings.head_start):
                 self._learn_from_fresh_latents(self._draw())
-            self._totals.zero_()
+            self._forget()
         while self.step < self.settings.steps:
             self.advance()
             if self.step % self.settings.evaluate_every == 0 or self.step == self.settings.steps:
@@ -135,82 +157,76 @@ class VAEStack:
 
     def advance(self) -> None:
         """Take a step: as a graph, once that is captured."""
-        if not self.captured:
-            self.take_step()
-        elif self._graph is not None:
-            self._graph.replay()
-        elif self._taken < _WARM_UP:
-            stream = torch.cuda.Stream()
-            stream.wait_stream(torch.cuda.current_stream())
-            with torch.cuda.stream(stream):
-                self.take_step()
-            torch.cuda.current_stream().wait_stream(stream)
-            self._taken += 1
-        else:
-            self._capture()
+        self._replayed()
         self.step += 1
 
-    def _capture(self) -> None:
-        """Capture a step and take it; if the device cannot, go on step by step."""
-        graph = torch.cuda.CUDAGraph()
-        graph.register_generator_state(self.generator)
-        try:
-            with torch.cuda.graph(graph):
-                self.take_step()
-        except RuntimeError as error:
-            torch.cuda.synchronize()
-            reason = str(error).strip().splitlines()[0]
-            warnings.warn(f"a step cannot be captured as a graph: {reason}", stacklevel=4)
-            self.captured = False
-            # The former one may believe that it is still being captured.
-            self.generator = torch.Generator(self.device).manual_seed(self._seed + self.step)
-            self.take_step()
-        else:
-            self._graph = graph
-            graph.replay()  # while it was captured, nothing was done
+    def _renew_generator(self) -> None:
+        self.generator = torch.Generator(self.device).manual_seed(self._seed + self.step)
 
     def take_step(self) -> None:
         """Do the work of one step on the device; nothing here waits for it."""
-        self._counter += 1
         x = self._draw()
-        drawn = self._encode(x, self._noise())
-        z = drawn.z
-        scores = None
+        drawn, entropy = self._encode(x, self._noise())
+        z, drawn = drawn.z, drawn._replace(z=drawn.z.detach())
+        scores, ready = None, None
         if self.fields is not None:
-            noise = self._noise()
             with self._beside():
-                scores, ready = self._teach(x, Drawn(*(part.detach() for part in drawn)), noise)
-            log_joint = self._log_joint(x, z)  # meanwhile
-            self._wait(ready)
-            scores = centred(scores)
-        else:
-            log_joint = self._log_joint(x, z)
-            if self.settings.method != "elbo":  # by kernels: further axes may stand in front
-                with torch.no_grad():
-                    scores = self._estimator.scores(z)
-        if scores is None:
-            surrogate = normal_entropy(drawn.log_scale).mean(-1)
-        else:
-            surrogate = -(scores * z).sum(-1).mean((-2, -1))
-        self._descend(1, -log_joint - surrogate, self._optimizer, self._weights)
+                scores, ready = self._teach(x, drawn)
+        at = z.detach().requires_grad_()
+        log_joint = self._log_joint(x, at)
+        downhill, *of_decoder = torch.autograd.grad(
+            log_joint, [at, *self.decoders.parameters.values()], self._minus_one
+        )
+        if self.fields is None and entropy is None:  # by kernels: more axes may stand in front
+            scores = self._estimator.scores(drawn.z)
+        self._wait(ready)
+        known = None if entropy is None else entropy.detach()
+        pull = self._pull(drawn.z, downhill, log_joint.detach(), scores, known)
+        outputs, pulls = [z], [pull]
+        if entropy is not None:
+            outputs, pulls = [z, entropy], [pull, self._minus_one]
+        of_encoder = torch.autograd.grad(outputs, list(self.encoders.parameters.values()), pulls)
+        self._descent.step([*of_encoder, *of_decoder])
         if self._side is not None:  # until then all that it reads is kept
             torch.cuda.current_stream().wait_stream(self._side)
 
-    def _encode(self, x: Tensor, eps: Tensor) -> "Drawn":
-        """Return features of x, latents, and the units of the encoders."""
+    def _encode(self, x: Tensor, eps: Tensor) -> tuple["Drawn", Tensor | None]:
+        """Return latents, and the entropy of each run where it is a closed form.
+
+        What the backward pass does not begin from is detached already here: it would be given
+        gradients of zeros.
+        """
         features = self.encoders.call("features", x)
-        return Drawn(features, *self.encoders.call("latents_and_units", features, eps))
+        z, mean, log_scale = self.encoders.call("latents_and_units", features, eps)
+        entropy = normal_entropy(log_scale).mean(-1) if self.settings.method == "elbo" else None
+        return Drawn(features.detach(), z, mean.detach(), log_scale.detach()), entropy
 
     def _log_joint(self, x: Tensor, z: Tensor) -> Tensor:
         """Return E log p(x, z) of each run."""
         shown = z[:, : self.settings.decoded]
         return (self.decoders.call("log_prob", x, shown) + log_prior(shown)).mean((-2, -1))
 
-    def _teach(
-        self, x: Tensor, drawn: "Drawn", noise: Tensor
-    ) -> tuple[Tensor, "torch.cuda.Event | None"]:
+    def _pull(
+        self,
+        z: Tensor,
+        downhill: Tensor,
+        log_joint: Tensor,
+        scores: Tensor | None,
+        entropy: Tensor | None,
+    ) -> Tensor:
+        """Return the gradient in z of the loss, from that of −E log p(x, z); note the loss."""
+        if scores is not None:
+            if self._estimator.learns:
+                scores = centred(scores)
+            share = scores / (z.shape[1] * z.shape[2])
+            downhill, entropy = downhill + share, -(share * z).sum((1, 2, 3))
+        assert entropy is not None
+        self._note(1, -log_joint - entropy)
+        return downhill
+
+    def _teach(self, x: Tensor, drawn: "Drawn") -> tuple[Tensor, "torch.cuda.Event | None"]:
         """Let the score estimators learn from latents; return scores at them, and when they are."""
-        losses, scores = self._score_losses(drawn, noise)
+        losses, scores = self._score_losses(drawn, self._direction())
         before = self.settings.scores_before
         # What is learned then need not be waited for, unless it is from latents of further passes:
         # the encoder must not move under them.
@@ -225,17 +241,19 @@ class VAEStack:
 
     def _learn_from_fresh_latents(self, x: Tensor) -> None:
         with torch.no_grad():
-            drawn = self._encode(x, self._noise())
-        self._learn(self._score_losses(drawn, self._noise())[0])
+            drawn, _ = self._encode(x, self._noise())
+        self._learn(self._score_losses(drawn, self._direction())[0])
 
     def _learn(self, losses: Tensor) -> None:
-        assert self.fields is not None and self._score_optimizer is not None
-        self._descend(0, losses, self._score_optimizer, list(self.fields.parameters.values()))
+        assert self._score_descent is not None
+        weights = self._score_descent.weights
+        self._score_descent.step(torch.autograd.grad(losses, weights, self._one))
+        self._note(0, losses.detach())
 
-    def _score_losses(self, drawn: "Drawn", noise: Tensor) -> tuple[Tensor, Tensor]:
+    def _score_losses(self, drawn: "Drawn", direction: Tensor | None) -> tuple[Tensor, Tensor]:
         assert self.fields is not None
         features, z, *units = drawn
-        losses, scores = self.fields.call("loss_and_scores", z, features, noise, *units)
+        losses, scores = self.fields.call("loss_and_scores", z, features, direction, *units)
         return losses, scores
 
     def _scores(self, drawn: "Drawn") -> Tensor:
@@ -265,32 +283,36 @@ class VAEStack:
         shape = (len(self.seeds), settings.particles, settings.batch, self._estimator.dims)
         return torch.randn(shape, generator=self.generator, device=self.device)
 
-    def _descend(
-        self, kind: int, losses: Tensor, optimizer: torch.optim.Optimizer, weights: list[Tensor]
-    ) -> None:
-        gradients = torch.autograd.grad(losses.sum(), weights)
-        for weight, gradient in zip(weights, gradients, strict=True):
-            weight.grad = gradient
-        optimizer.step()
-        losses = losses.detach()
-        self._totals[kind] += losses
-        bad = ~losses.isfinite() & (self._bad[kind] < 0)
-        self._bad[kind] = torch.where(bad, self._counter, self._bad[kind])
+    def _direction(self) -> Tensor | None:
+        sliced = isinstance(self._estimator, LearnedEntropy) and self._estimator.sliced
+        return self._noise() if sliced else None
+
+    def _note(self, kind: int, losses: Tensor) -> None:
+        self._totals[kind].add_(losses)
+        # A sum that is not finite stays so: these are the steps before the first bad one.
+        self._finite[kind].add_(self._totals[kind].isfinite())
+
+    def _forget(self) -> None:
+        for noted in (*self._totals, *self._finite):
+            noted.zero_()
 
     def _record(self, seconds: float) -> None:
         """Look at what the steps since the last time have left; refuse to go on from NaN."""
-        for kind, what in enumerate((diverged, _autoencoder_diverged)):
-            steps = [step for step in self._bad[kind].tolist() if step >= 0]
+        last = self.curve.step[-1] if self.curve.step else 0
+        totals, finite = ([t.tolist() for t in of] for of in (self._totals, self._finite))
+        updates = self.settings.score_updates
+        for kind, (what, each) in enumerate(((diverged, updates), (_autoencoder_diverged, 1))):
+            runs = zip(totals[kind], finite[kind], strict=True)
+            steps = [last + 1 + good // each for total, good in runs if not math.isfinite(total)]
             if steps:
                 raise what(ESTIMATORS[self.settings.method].name, min(steps))
-        count = self.step - (self.curve.step[-1] if self.curve.step else 0)
-        score, loss = (self._totals / count).tolist()
-        self._totals.zero_()
+        count = self.step - last
+        score, loss = ([value / count for value in of_kind] for of_kind in totals)
+        self._forget()
         self.seconds = seconds
         self.curve.step.append(self.step)
         self.curve.seconds.append(seconds)
         self.curve.loss.append(loss)
-        updates = self.settings.score_updates
         self.curve.score_loss.append([value / updates for value in score])
 
     def run(self, index: int) -> tuple[Encoder, Decoder]:
@@ -308,14 +330,16 @@ class VAEStack:
 
     def optimizers(self) -> list[torch.optim.Optimizer]:
         """Return the optimisers, that of the autoencoder first."""
-        return [one for one in (self._optimizer, self._score_optimizer) if one is not None]
+        both = (self._descent, self._score_descent)
+        return [one.optimizer for one in both if one is not None]
 
     def state(self) -> dict[str, Tensor]:
         """Return the tensors that further steps depend on, but for the optimisers' and generator's.
 
         They are those that steps move in place.
         """
-        state = {"counter": self._counter, "totals": self._totals, "bad": self._bad}
+        noted = {"totals": self._totals, "finite": self._finite}
+        state = {f"{name}/{kind}": of[kind] for name, of in noted.items() for kind in range(2)}
         stacks = {"encoder": self.encoders, "decoder": self.decoders, "field": self.fields}
         for name, stack in stacks.items():
             if stack is not None:
@@ -323,11 +347,18 @@ class VAEStack:
         return state
 
 
-def _adam(
-    weights: list[Tensor], rate: float, betas: tuple[float, float], on_gpu: bool
-) -> torch.optim.Optimizer:
-    how: dict[str, Any] = {"fused": True, "capturable": True} if on_gpu else {"foreach": True}
-    return torch.optim.Adam(weights, lr=rate, betas=betas, **how)
+def _compiled(function: Callable[..., Any]) -> Callable[..., Any]:
+    """Return a compiled function with a memory of its own.
+
+    What was compiled is remembered by code, a few variants of it: those of one stack would drive
+    out those of another.
+    """
+
+    def own(*arguments: Any) -> Any:
+        return function(*arguments)
+
+    own.__code__ = own.__code__.replace()
+    return torch.compile(own, dynamic=False)
 
 
 def _check_method(estimator: EntropyEstimator, settings: VAESettings) -> None:

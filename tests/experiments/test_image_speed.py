@@ -13,7 +13,6 @@ from arcsm.experiments.experiment import Piece, Place
 from arcsm.experiments.image_speed import BUDGETS, SAMPLERS, figures, metrics, pieces, run, verdicts
 from arcsm.experiments.image_timing import (
     EAGER,
-    loss_function,
     make_model,
     make_step,
     paper_seconds,
@@ -68,16 +67,6 @@ def test_a_step_trains_the_model(method: str, monkeypatch: pytest.MonkeyPatch) -
         assert jitter[inside].abs().max() <= 0.5 / 255 + 1e-7 and jitter.unique().numel() > 100
         step()
         assert not torch.equal(given[1][1], jitter)  # fresh noise each time
-
-
-def test_the_loss_is_the_mean_of_the_terms() -> None:
-    model = make_model(SMOKE, "tiny", "likelihood", "cpu")
-    x = torch.randint(0, 256, (4, 48), generator=seeded()).float() / 255
-    expected = model.density.loss_terms(x, ()).mean()
-    found = loss_function(model.density, {}, bfloat16=False)(x, (), None)
-    torch.testing.assert_close(found, expected)
-    half = loss_function(model.density, {}, bfloat16=True)(x, (), None)
-    assert half != found and half.item() == pytest.approx(found.item(), rel=0.02)
 
 
 def test_models_have_the_same_backbone_and_the_units_of_pixels() -> None:
@@ -149,7 +138,7 @@ def test_the_paper_scheme_needs_a_ladder() -> None:
 
 def test_pieces_are_steps_by_mode_and_samplers_by_size() -> None:
     names = [piece.name for piece in pieces(GPU)]
-    assert names[:2] == ["step.base.128.reduce-overhead", "step.base.128.default"]
+    assert names[:2] == ["step.base.128.compiled", "step.base.128.eager"]
     assert len(names) == 4 + 2 * len(SAMPLERS) and "paper.paper" in names
 
 
@@ -215,7 +204,7 @@ def gpu_raw(own: float, sampled: float) -> dict[str, Any]:
         if piece.labels["kind"] == "step":
             # Where there are two ways to compile, each method is at its best in another.
             only = piece.labels["batch"] == 64
-            plain = piece.labels["mode"] == "default"
+            plain = piece.labels["mode"] == "eager"
             raw[piece.name] = {
                 **piece.labels,
                 "seconds": {
@@ -250,10 +239,8 @@ def test_ratio_and_shares_are_those_of_the_faster_way() -> None:
     where = {"size": "base", "batch": 128}
     assert of("step of CSM in steps of maximum likelihood", **where).value == pytest.approx(1.1)
     rate = of("images a second", **where, method="csm")
-    assert rate.value == pytest.approx(128 / 0.11) and rate.labels["compiled"] == "default"
-    assert of("images a second", **where, method="likelihood").labels["compiled"] == (
-        "reduce-overhead"
-    )
+    assert rate.value == pytest.approx(128 / 0.11) and rate.labels["mode"] == "eager"
+    assert of("images a second", **where, method="likelihood").labels["mode"] == "compiled"
     share = of("share of the peak of a product in the same run", **where, method="likelihood")
     assert share.value == pytest.approx(1280 * 1e11 / 5e14)
     nominal = of("share of the nominal peak in bfloat16", **where, method="likelihood")

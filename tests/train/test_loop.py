@@ -511,7 +511,7 @@ def test_a_compiler_that_fails_is_done_without(monkeypatch):
     def fails(*_: object, **__: object) -> None:
         raise RuntimeError("no compiler here\nsecond line")
 
-    for broken in (lambda objective, mode: fails, fails):  # at the first call, and before
+    for broken in (lambda objective: fails, fails):  # at the first call, and before
         monkeypatch.setattr(torch, "compile", broken)
         model = build("ARCSM")
         with pytest.warns(RuntimeWarning, match=r"without it: no compiler here$") as caught:

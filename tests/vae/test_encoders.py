@@ -29,6 +29,15 @@ def rough_encoder(dims: int = 5) -> ImplicitEncoder:
     return encoder
 
 
+def no_bumps(encoder: ImplicitEncoder) -> torch.Tensor:
+    """Make the coefficients of the bumps constants, of 0; return these, to be set."""
+    rows = slice(2 * encoder.dims, (2 + 3 * encoder.bumps) * encoder.dims)
+    with torch.no_grad():
+        encoder.head.weight[rows] = 0
+        encoder.head.bias[rows] = 0
+    return encoder.head.bias.detach()[rows]
+
+
 def test_latents_depend_on_noise_up_to_their_own() -> None:
     encoder = rough_encoder()
     x, eps = torch.randn(1, 3).double(), torch.randn(1, 1, 5).double()
@@ -44,9 +53,8 @@ def test_earlier_noise_enters_only_through_earlier_latents() -> None:
     with torch.no_grad():
         for parameter in encoder.output.parameters():
             parameter.fill_(1.0)
-        encoder.coefficients.weight.zero_()
-        # w = ε − 3 tanh(ε + 1.5): of s = ε + 1.5 the roots of s = 3 tanh s have one value of w.
-        encoder.coefficients.bias.copy_(torch.tensor([-3.0, -3.0, 0.0, 0.0, 0.0, 0.0]))
+    # w = ε − 3 tanh(ε + 1.5): of s = ε + 1.5 the roots of s = 3 tanh s have one value of w.
+    no_bumps(encoder).copy_(torch.tensor([-3.0, -3.0, 0.0, 0.0, 0.0, 0.0]))
     s = torch.tensor(3.0).double()
     for _ in range(60):
         s = 3 * torch.tanh(s)
@@ -62,9 +70,7 @@ def test_earlier_noise_enters_only_through_earlier_latents() -> None:
 def test_a_latent_grows_in_straight_lines_with_its_own_w() -> None:
     """Without bumps w is ε: m_d and c_d then must not see ε_d, so that z_d tells w_d."""
     encoder = rough_encoder(4)
-    with torch.no_grad():
-        encoder.coefficients.weight.zero_()
-        encoder.coefficients.bias.zero_()
+    no_bumps(encoder)
     x, eps = torch.randn(1, 3).double(), torch.randn(1, 1, 4).double()
     for d in range(4):
         moved = eps.repeat(3, 1, 1)

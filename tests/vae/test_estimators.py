@@ -18,6 +18,7 @@ from arcsm.vae import (
     make_estimator,
 )
 from arcsm.vae.estimators import EntropyEstimator
+from arcsm.vae.kernels import _kernel_and_pushes, stein_scores
 
 
 class Warped(nn.Module):
@@ -123,6 +124,21 @@ def test_kernels_near_the_exact_gradient_as_particles_grow(
         for n in (10, 300)
     ]
     assert biases[1] < bound and biases[1] < biases[0]
+
+
+def test_kernels_are_as_wide_as_the_median_distance() -> None:
+    # Distances are 1, 2, 3, 6, 8, 9, each twice: the lower one of the middle two is 3.
+    z = torch.tensor([0.0, 1.0, 3.0, 9.0]).double()[:, None]
+    kernel, pushes = _kernel_and_pushes(z)
+    apart = (z - z.T).square()
+    width = 3.0**2
+    expected = torch.exp(-apart / (2 * width))
+    torch.testing.assert_close(kernel, expected)
+    # S_i = Σ_j ∂K_ij/∂z_j.
+    torch.testing.assert_close(pushes, (expected * (z - z.T)).sum(1, keepdim=True) / width)
+    scores = stein_scores(z, 0.1)
+    solved = (expected + 0.1 * torch.eye(4).double()) @ scores
+    torch.testing.assert_close(solved, -pushes)
 
 
 def test_elbo_is_the_closed_form() -> None:

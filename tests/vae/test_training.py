@@ -28,6 +28,7 @@ from arcsm.vae import (
 from arcsm.vae.estimators import LearnedEntropy
 from arcsm.vae.stack import ModuleStack
 from arcsm.vae.state import load_run, save_run
+from arcsm.vae.training import _compiled
 
 PIXELS = 16
 
@@ -82,7 +83,7 @@ def test_every_method_learns_the_bit(method: str) -> None:
 def test_members_of_a_stack_compute_what_they_compute_alone(method: str) -> None:
     both = stack_of(method, (0, 1))
     x, eps = torch.rand(2, 3, PIXELS).round(), torch.randn(2, 4, 3, 2)
-    drawn = both._encode(x, eps)
+    drawn, _ = both._encode(x, eps)
     z = drawn.z
     log_joint = both._log_joint(x, z)
     for index in range(2):
@@ -100,31 +101,82 @@ def test_members_of_a_stack_compute_what_they_compute_alone(method: str) -> None
             torch.testing.assert_close(own, expected)
 
 
-def test_the_gradient_of_a_step_is_that_of_the_surrogate() -> None:
-    stack = stack_of("csm", scores_before=True, learning_rate=1e-3)
-    encoder, decoder = stack.run(0)
-    assert stack.fields is not None
-    estimator = stack.fields.member(0)
-    assert isinstance(estimator, LearnedEntropy)
-    estimator._units = (encoder.units,)
+@pytest.mark.parametrize("method", list(ESTIMATORS))
+def test_the_gradient_of_a_step_is_that_of_the_surrogate(method: str) -> None:
+    stack = stack_of(method, (0, 1), scores_before=True, learning_rate=1e-3)
+    encoder, decoder = stack.run(1)
+    estimator = make_estimator(method, encoder)
+    if stack.fields is not None:
+        learned = stack.fields.member(1)
+        assert isinstance(learned, LearnedEntropy)
+        learned._units = (encoder.units,)
+        estimator = learned
     state = stack.generator.get_state()
     stack.take_step()
-    found = [
-        value.grad[0] for value in stack.encoders.parameters.values() if value.grad is not None
-    ]
+    weights = [*stack.encoders.parameters.values(), *stack.decoders.parameters.values()]
+    found = [value.grad[1] for value in weights if value.grad is not None]
     stack.generator.set_state(state)
-    x, eps = stack._draw()[0], stack._noise()[0]
+    x, eps = stack._draw()[1], stack._noise()[1]
     z = encoder(x, eps)
     surrogate = estimator.entropy_surrogate(z, x)
     log_joint = decoder.log_prob(x, z[:1]) - z[:1].square().sum(-1) / 2
-    expected = torch.autograd.grad(-log_joint.mean() - surrogate, list(encoder.parameters()))
+    loss = -log_joint.mean() - surrogate
+    expected = torch.autograd.grad(loss, [*encoder.parameters(), *decoder.parameters()])
     torch.testing.assert_close(found, list(expected), rtol=1e-4, atol=1e-6)
+    value = loss.item() + math.log(2 * math.pi)  # of the prior
+    assert stack._totals[1][1].item() == pytest.approx(value, rel=1e-4)
+
+
+@pytest.mark.parametrize(("method", "seeds"), [("elbo", (0,)), ("csm", (0, 1))])
+def test_a_compiled_step_is_the_step_itself(
+    method: str, seeds: tuple[int, ...], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    # Traced and differentiated as a whole; that code made of it is right is the compiler's affair.
+    monkeypatch.setattr(torch, "compile", partial(torch.compile, backend="aot_eager"))
+    told: dict[str, Any] = {"scores_before": True, "head_start": 0}
+    plain, compiled = (stack_of(method, seeds, compile=how, **told) for how in (False, True))
+    plain.train()
+    compiled.train()
+    for name, value in plain.state().items():
+        torch.testing.assert_close(compiled.state()[name], value, msg=name)
+
+
+def test_what_is_compiled_for_one_stack_drives_out_no_other(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    made: list[torch.fx.GraphModule] = []
+
+    def backend(graph: torch.fx.GraphModule, inputs: list[torch.Tensor]) -> Any:
+        made.append(graph)
+        return graph.forward
+
+    monkeypatch.setattr(torch, "compile", partial(torch.compile, backend=backend))
+    x = torch.ones(3)
+    for factor in range(12):  # more than are remembered of one function
+        compiled = _compiled(partial(torch.mul, other=factor))
+        assert torch.equal(compiled(x), factor * x)
+    assert len(made) == 12
+
+
+def test_masked_weights_stay_masked_and_gradients_need_no_copy() -> None:
+    stack = stack_of("csm", (0, 1))
+    stack.train()
+    assert stack.fields is not None
+    for part in (stack.encoders, stack.fields):
+        assert part.masks
+        for name, mask in part.masks.items():
+            weight = part.parameters[name]
+            assert bool((weight[mask == 0] == 0).all()) and bool((weight[mask == 1] != 0).any())
+    z = stack._encode(torch.rand(2, 3, PIXELS), torch.randn(2, 4, 3, 2))[0].z
+    weights = list(stack.encoders.parameters.values())
+    for weight, gradient in zip(weights, torch.autograd.grad(z.sum(), weights), strict=True):
+        assert gradient.stride() == weight.stride()
 
 
 def test_scores_before_the_update_are_those_of_the_pass_itself() -> None:
     stack = stack_of("csm")
-    drawn = stack._encode(torch.rand(1, 8, PIXELS).round(), torch.randn(1, 4, 8, 2))
-    _, scores = stack._score_losses(drawn, torch.zeros(1, 4, 8, 2))
+    drawn = stack._encode(torch.rand(1, 8, PIXELS).round(), torch.randn(1, 4, 8, 2))[0]
+    _, scores = stack._score_losses(drawn, None)
     torch.testing.assert_close(scores, stack._scores(drawn))
 
 
@@ -189,6 +241,22 @@ def test_what_diverges_is_named() -> None:
     with torch.no_grad():
         next(iter(stack.decoders.parameters.values())).fill_(math.nan)
     with pytest.raises(NonFiniteLossError, match="autoencoder trained by ELBO diverged at step 1"):
+        stack.train()
+
+
+@pytest.mark.parametrize(("updates", "words"), [(1, "its step 3"), (3, "its step 3")])
+def test_the_first_bad_step_is_named_though_it_is_seen_later(updates: int, words: str) -> None:
+    stack = stack_of("csm", steps=6, evaluate_every=6, head_start=0, score_updates=updates)
+    advance = stack.advance
+
+    def poison() -> None:
+        if stack.step == 2 and stack.fields is not None:
+            with torch.no_grad():
+                next(iter(stack.fields.parameters.values())).fill_(math.nan)
+        advance()
+
+    stack.advance = poison  # type: ignore[method-assign]
+    with pytest.raises(NonFiniteLossError, match=words):
         stack.train()
 
 

@@ -1,0 +1,61 @@
+"""Work that is replayed: the same as work that is done, on a CPU and as a graph on a GPU."""
+
+from typing import Any
+
+import pytest
+import torch
+
+from arcsm.replay import WARM_UP, Replayed
+
+gpu = pytest.mark.skipif(not torch.cuda.is_available(), reason="no CUDA device")
+devices = pytest.mark.parametrize("device", ["cpu", pytest.param("cuda", marks=gpu)])
+
+
+@devices
+@pytest.mark.parametrize("wanted", [True, False])
+def test_every_call_does_the_work_once(device: str, wanted: bool):
+    total, step = torch.zeros((), device=device), torch.ones((), device=device)
+    ran = []
+
+    def work() -> torch.Tensor:
+        ran.append(True)
+        total.add_(step)
+        return total * 2
+
+    replayed = Replayed(work, device, wanted=wanted)
+    for call in range(1, 9):
+        step.fill_(call)
+        assert replayed().item() == call * (call + 1)
+    captured = wanted and device == "cuda"
+    assert replayed.captures == replayed.replays == captured
+    # While it is captured it runs once more, and does nothing.
+    assert len(ran) == (WARM_UP + 1 if captured else 8)
+
+
+@devices
+def test_numbers_of_a_generator_are_new_each_time(device: str):
+    generator = torch.Generator(device).manual_seed(3)
+    replayed = Replayed(
+        lambda: torch.rand(4, generator=generator, device=device), device, generators=[generator]
+    )
+    drawn = torch.stack([replayed().clone() for _ in range(8)])
+    other = torch.Generator(device).manual_seed(3)
+    expected = torch.stack([torch.rand(4, generator=other, device=device) for _ in range(8)])
+    assert torch.equal(drawn, expected)
+
+
+@pytest.mark.parametrize("device", [pytest.param("cuda", marks=gpu)])
+def test_what_cannot_be_captured_is_done_all_the_same(device: str):
+    total = torch.zeros((), device=device)
+    lost: list[Any] = []
+
+    def work() -> None:
+        total.add_(1)
+        total.item()  # waits for the device, which a graph cannot
+
+    replayed = Replayed(work, device, lost=lambda: lost.append(True))
+    with pytest.warns(UserWarning, match="cannot be captured as a graph: "):
+        for _ in range(WARM_UP + 2):
+            replayed()
+    assert total.item() == WARM_UP + 2 and lost == [True]
+    assert not replayed.captures and not replayed.replays
