@@ -29,7 +29,8 @@ def trained_model(
 
     `told` has "directory", that of a model which is used as it is, or None; else "settings",
     "train_seconds" and "mirrored", the mirrored copies that are trained on. Models are kept in
-    `folder`, by default in the cache of the user, under a digest of these and of the images.
+    `folder`, by default in the cache of the user, under a digest of what they were trained by, and
+    of the images.
     """
     if told["directory"] is not None:
         place = Path(told["directory"])
@@ -50,9 +51,23 @@ def trained_model(
             progress=lambda now: progress(now.done),
             prepared={MIRRORED: list(told["mirrored"])},
         )
-        place.parent.mkdir(parents=True, exist_ok=True)
-        model.save(place)
+        keep_model(model, told, train, method=method, seed=seed, folder=folder)
     return ImageModel.load(place, device=device), place
+
+
+def keep_model(
+    model: ImageModel,
+    told: Mapping[str, Any],
+    train: Images,
+    *,
+    method: str,
+    seed: int,
+    folder: str | None,
+) -> None:
+    """Keep a model where `trained_model`, told the same, finds it."""
+    place = _place(told, train, method, seed, folder)
+    place.parent.mkdir(parents=True, exist_ok=True)
+    model.save(place)
 
 
 def with_mirrored(images: Images, mirrored: list[str]) -> Images:
@@ -68,7 +83,13 @@ def with_mirrored(images: Images, mirrored: list[str]) -> Images:
 def _place(
     told: Mapping[str, Any], train: Images, method: str, seed: int, folder: str | None
 ) -> Path:
-    known = {"told": told, "method": method, "seed": seed}
+    known = {
+        "settings": told["settings"][method],
+        "train_seconds": told["train_seconds"],
+        "mirrored": told["mirrored"],
+        "method": method,
+        "seed": seed,
+    }
     digest = hashlib.sha256(json.dumps(known, sort_keys=True, default=list).encode())
     digest.update(np.ascontiguousarray(train.pixels).data)
     base = user_cache() / "arcsm" / "models" if folder is None else Path(folder)

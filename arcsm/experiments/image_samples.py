@@ -27,6 +27,7 @@ from arcsm.data.images import Images
 from arcsm.experiments.experiment import Claim, Experiment, Piece, Place, Raw, Settings, Verdict
 from arcsm.experiments.image_budgets import BUDGETS, ENDLESS
 from arcsm.experiments.image_figures import grid_figure, points_figure
+from arcsm.experiments.image_models import keep_model
 from arcsm.experiments.image_parts import (
     Features,
     distances,
@@ -131,6 +132,19 @@ def _run_model(
     )
     history = model.history
     assert history is not None
+    if pair["kept"]:  # for other experiments on the same model
+        keep_model(
+            model,
+            {
+                "settings": pair,
+                "train_seconds": settings["train_seconds"],
+                "mirrored": [],
+            },
+            train,
+            method=method,
+            seed=seed,
+            folder=settings["models_folder"],
+        )
     memory = {"training": peak_gib(place.device)}
     timed = _time_sampling(settings, model, place.device)
     drawn: list[int] = []

@@ -3,18 +3,16 @@
 from typing import Any
 
 from arcsm.experiments.experiment import Settings
+from arcsm.experiments.image_budgets import PIXELCNN, TRAIN_SECONDS
 from arcsm.experiments.image_parts import STAND_IN
 from arcsm.tasks.images.statistics import LEVELS
 
-_SMALL = {"network": "small", "batch": 128, "learning_rate": 1e-3, "ema": 0.999}
+# The models of the experiment on samples, trained anew where they are not kept.
 _MODEL: dict[str, Any] = {
     "directory": None,
-    "train_seconds": 240,
+    "train_seconds": TRAIN_SECONDS,
     "mirrored": [],
-    "settings": {
-        "csm": {**_SMALL, "evaluate_every": 1000},
-        "likelihood": {**_SMALL, "evaluate_every": 1000, "options": {"filters": [48, 64, 80]}},
-    },
+    "settings": PIXELCNN,
 }
 _PAIRS = {
     "svhn": {"kind": "set", "name": "svhn", "part": "train", "for": "judging"},
@@ -36,7 +34,7 @@ _COMMON: dict[str, Any] = {
         "mnist": {
             "data": {"name": "mnist"},
             "methods": ["csm"],
-            "model": {**_MODEL, "train_seconds": 120},
+            "model": _MODEL,
             "pairs": {
                 "fashion": {
                     "kind": "set",

@@ -14,7 +14,7 @@ import torch
 
 from arcsm.data.images import Images
 from arcsm.errors import InputError
-from arcsm.experiments import Store, image_parts, image_samples
+from arcsm.experiments import Store, image_models, image_parts, image_samples
 from arcsm.experiments.experiment import Piece, Place
 from arcsm.experiments.image_budgets import BUDGETS
 from arcsm.experiments.image_parts import (
@@ -38,6 +38,7 @@ from arcsm.experiments.image_samples import (
     run,
     verdicts,
 )
+from arcsm.experiments.ood_budgets import BUDGETS as OOD
 from arcsm.images import ImageSettings
 from arcsm.images.networks import build_density
 from arcsm.plots.pictures import picture_grid
@@ -404,3 +405,34 @@ def test_former_work_is_forgotten_once_there_is_some(monkeypatch: pytest.MonkeyP
     monkeypatch.setattr(torch, "_dynamo", fake)
     image_parts.forget_former_work("cpu")
     assert cleared == [True] and image_parts.peak_gib("cpu") is None
+
+
+def test_a_model_is_kept_for_other_experiments(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    pair = {**SMOKE["pairs"][1], "kept": True}
+    settings = {**SMOKE, "pairs": [SMOKE["pairs"][0], pair], "models_folder": str(tmp_path)}
+    run(settings, piece_of(settings, "colour.pixelcnn.csm.0"), Place("cpu", lambda _: None))
+    run(settings, piece_of(settings, "grey.made.csm.0"), Place("cpu", lambda _: None))
+    assert len(list(tmp_path.iterdir())) == 1
+    monkeypatch.setattr(image_models, "fit_images", lambda *_, **__: pytest.fail("trained anew"))
+    told = {
+        "directory": None,
+        "train_seconds": SMOKE["train_seconds"],
+        "mirrored": [],
+        "settings": {"csm": pair["csm"]},
+    }
+    train, _ = load_data(SMOKE["data"]["colour"])
+    model, place = image_models.trained_model(
+        told, train, method="csm", seed=0, device="cpu", folder=str(tmp_path), progress=print
+    )
+    assert place.parent == tmp_path and model.shape == (4, 4, 3) and model.history is not None
+
+
+@pytest.mark.parametrize("method", METHODS)
+def test_unusual_images_are_judged_by_the_same_models(method: str) -> None:
+    for case in ("mnist", "cifar10"):
+        model = OOD["gpu"]["cases"][case]["model"]
+        pair = next(p for p in GPU["pairs"] if (p["data"], p["network"]) == (case, "pixelcnn"))
+        assert pair["kept"] and pair[method] == model["settings"][method]
+        assert model["train_seconds"] == GPU["train_seconds"] and model["mirrored"] == []
