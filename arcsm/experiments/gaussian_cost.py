@@ -281,8 +281,8 @@ def figures(settings: Settings, raw: Mapping[str, Raw]) -> "Mapping[str, Figure]
                 for data in every
                 if name in data["methods"] and (found := value(data, name)) is not None
             ]
-            if points:
-                drawn[label] = Line(*zip(*points, strict=True))
+            # A curve without points is none, but keeps its colour from the next one.
+            drawn[label] = Line(*(zip(*points, strict=True) if points else ([], [])))
         return drawn
 
     def milliseconds(data: Raw, name: str) -> float | None:
