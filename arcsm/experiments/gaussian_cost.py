@@ -125,6 +125,9 @@ def peak_memory(name: str, dims: int, settings: Settings, device: str) -> float:
     """Return the MiB of weights, optimiser and graph at the peak of the second step."""
     gc.collect()
     if on_gpu(device):
+        # Libraries take workspaces at their first call, and keep them for good.
+        make_step(name, dims, settings, device)()
+        gc.collect()
         torch.cuda.empty_cache()
         before = torch.cuda.memory_allocated()
         step = make_step(name, dims, settings, device)
