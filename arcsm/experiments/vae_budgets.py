@@ -29,7 +29,8 @@ _COMMON: dict[str, Any] = {
     ),
     "optimisers": (
         "RMSProp with its first steps corrected (Adam without momentum, decay 0.99) for the"
-        " autoencoder; Adam for scores"
+        " autoencoder, whose weights are averaged over steps where 'average' is not 0; Adam for"
+        " scores; constant learning rates"
     ),
     "sources": {"mnist": {"name": "mnist"}, "celeba": {"name": "celeba"}},
     "tables": [
@@ -46,6 +47,7 @@ _COMMON: dict[str, Any] = {
     "score_learning_rate": {"ssm": 1e-3, "ssm-ar": 1e-3, "csm": 1e-3},
     "score_updates": 1,
     "scores_before": False,
+    "average": 0.0,
     "compile": False,
     "validation_images": 500,
     "validation_draws": 50,
@@ -122,6 +124,7 @@ BUDGETS: dict[str, Settings] = {
         # The eigenvectors of kernels of up to 32 draws are found by a far faster routine.
         "particles": {**_PARTICLES, "spectral": 32},
         "scores_before": True,
+        "average": 0.9995,
         "compile": True,
     },
     "paper": {

@@ -127,6 +127,7 @@ def make_stack(
         score_updates=settings["score_updates"],
         head_start=settings.get("head_start", 200),
         scores_before=settings["scores_before"],
+        average=settings["average"],
         compile=settings["compile"],
         **settings["training"][pictures.data],
     )

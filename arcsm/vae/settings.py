@@ -15,8 +15,10 @@ class VAESettings:
     the score estimator for each step of the autoencoder, and `head_start` those that it takes
     before the first one: scores that know nothing of q would drive latents out of their place.
     The paper takes scores from the estimator after its step; with `scores_before` they are those of
-    the pass that the step is computed from, one step older, for a pass less. With `compile` the
-    parts of a step are compiled first, which takes up to a minute.
+    the pass that the step is computed from, one step older, for a pass less. With an `average` of
+    0.999, say, weights of encoder and decoder are averaged over some thousand steps before they are
+    used: constant learning rates leave them restless. With `compile` the parts of a step are
+    compiled first, which takes up to a minute.
     """
 
     method: str = "csm"
@@ -30,6 +32,7 @@ class VAESettings:
     head_start: int = 200
     evaluate_every: int = 5000
     scores_before: bool = False
+    average: float = 0.0
     capture: bool = True
     compile: bool = False
 
@@ -51,6 +54,10 @@ class VAESettings:
             )
         if not (self.learning_rate > 0 and self.score_learning_rate > 0):
             raise InputError("expected positive learning rates; correct these")
+        if not 0 <= self.average < 1:
+            raise InputError(
+                f"expected an average from 0 (none) to less than 1, got {self.average}; correct it"
+            )
 
 
 @dataclass

@@ -67,12 +67,13 @@ class ModuleStack:
             return tuple(part[None] for part in alone)
         return alone[None]
 
-    def member(self, index: int) -> nn.Module:
-        """Return a copy of one of them as a module of its own."""
+    def member(self, index: int, weights: Mapping[str, Tensor] | None = None) -> nn.Module:
+        """Return a copy of one of them as a module of its own, with `weights` if there are any."""
         one = copy.deepcopy(self._member).to_empty(
             device=next(iter(self.parameters.values())).device
         )
-        own = {name: value[index].detach().clone() for name, value in self.parameters.items()}
+        stacked = self.parameters if weights is None else weights
+        own = {name: value[index].detach().clone() for name, value in stacked.items()}
         own |= {name: value[index].clone() for name, value in self._buffers.items()}
         with torch.no_grad():
             for name, value in (*one.named_parameters(), *one.named_buffers()):

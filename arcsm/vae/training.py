@@ -99,6 +99,12 @@ class VAEStack:
         self._descent = Descent(
             (self.encoders, self.decoders), settings.learning_rate, (0.0, 0.99), on_gpu
         )
+        self._averages: dict[str, dict[str, Tensor]] = {}
+        if settings.average:
+            self._averages = {
+                name: {key: value.detach().clone() for key, value in stack.parameters.items()}
+                for name, stack in (("encoder", self.encoders), ("decoder", self.decoders))
+            }
         self._score_descent: Descent | None = None
         if self.fields is not None:
             rate = settings.score_learning_rate
@@ -187,8 +193,15 @@ class VAEStack:
             outputs, pulls = [z, entropy], [pull, self._minus_one]
         of_encoder = torch.autograd.grad(outputs, list(self.encoders.parameters.values()), pulls)
         self._descent.step([*of_encoder, *of_decoder])
+        self._average()
         if self._side is not None:  # until then all that it reads is kept
             torch.cuda.current_stream().wait_stream(self._side)
+
+    @torch.no_grad()
+    def _average(self) -> None:
+        averages = [value for of in self._averages.values() for value in of.values()]
+        if averages:
+            torch._foreach_lerp_(averages, self._descent.weights, 1 - self.settings.average)
 
     def _encode(self, x: Tensor, eps: Tensor) -> tuple["Drawn", Tensor | None]:
         """Return latents, and the entropy of each run where it is a closed form.
@@ -317,7 +330,8 @@ class VAEStack:
 
     def run(self, index: int) -> tuple[Encoder, Decoder]:
         """Return encoder and decoder of one run, as modules of their own."""
-        encoder, decoder = self.encoders.member(index), self.decoders.member(index)
+        encoder = self.encoders.member(index, self._averages.get("encoder"))
+        decoder = self.decoders.member(index, self._averages.get("decoder"))
         assert isinstance(encoder, Encoder) and isinstance(decoder, Decoder)
         return encoder, decoder
 
@@ -344,6 +358,8 @@ class VAEStack:
         for name, stack in stacks.items():
             if stack is not None:
                 state |= {f"{name}/{key}": value for key, value in stack.parameters.items()}
+        for name, averages in self._averages.items():
+            state |= {f"average/{name}/{key}": value for key, value in averages.items()}
         return state
 
 

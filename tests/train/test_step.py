@@ -13,6 +13,8 @@ from arcsm.train.step import Batch, TrainStep
 gpu = [
     pytest.mark.skipif(not torch.cuda.is_available(), reason="no CUDA device"),
     pytest.mark.filterwarnings("ignore:TensorFloat32 tensor cores"),
+    # The compiler looks at every attribute of the weights that an ensemble stacks.
+    pytest.mark.filterwarnings("ignore:The .grad attribute of a Tensor"),
 ]
 on_gpu = pytest.mark.parametrize("device", [pytest.param("cuda", marks=gpu)])
 

@@ -187,9 +187,28 @@ def test_runs_are_repeatable_and_differ_by_seed() -> None:
     assert one.curve.step == [2, 4] and len(one.curve.score_loss) == 2
 
 
+def test_averages_of_the_weights_are_those_of_all_steps() -> None:
+    plain, averaged = (stack_of("csm", (0, 1), average=average) for average in (0.0, 0.75))
+    expected = {}
+    for index in range(2):
+        for name, value in plain.run(index)[1].named_parameters():
+            expected[index, name] = value.detach().clone()
+    for _ in range(3):
+        plain.advance()
+        averaged.advance()
+        for index in range(2):
+            for name, value in plain.run(index)[1].named_parameters():
+                expected[index, name] = 0.75 * expected[index, name] + 0.25 * value.detach()
+    for index in range(2):
+        for name, value in averaged.run(index)[1].named_parameters():
+            torch.testing.assert_close(value.detach(), expected[index, name])
+    moved = averaged.decoders.parameters
+    assert all(torch.equal(moved[k], v) for k, v in plain.decoders.parameters.items())
+
+
 @pytest.mark.parametrize("method", ["elbo", "stein", "csm"])
 def test_an_interrupted_run_ends_with_the_same_bits(method: str, tmp_path: Path) -> None:
-    whole = stack_of(method, (0, 1))
+    whole = stack_of(method, (0, 1), average=0.9)
     whole.train()
     path = tmp_path / "vae.safetensors"
 
@@ -201,8 +220,8 @@ def test_an_interrupted_run_ends_with_the_same_bits(method: str, tmp_path: Path)
         raise Stop
 
     with pytest.raises(Stop):
-        stack_of(method, (0, 1)).train(progress=stop)
-    later = stack_of(method, (0, 1))
+        stack_of(method, (0, 1), average=0.9).train(progress=stop)
+    later = stack_of(method, (0, 1), average=0.9)
     later.train(folder=tmp_path)
     assert later.curve.loss == whole.curve.loss and later.step == 4
     for name, value in whole.state().items():
@@ -267,6 +286,7 @@ def test_bad_settings_are_refused() -> None:
         ({"method": "stein", "particles": 1}, "at least 2 particles for stein"),
         ({"decoded": 9}, "at least 9 particles"),
         ({"learning_rate": 0.0}, "positive learning rates"),
+        ({"average": 1.0}, "average from 0"),
     ):
         with pytest.raises(InputError, match=words):
             VAESettings(**changes)  # type: ignore[arg-type]
