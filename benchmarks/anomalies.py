@@ -11,6 +11,9 @@ tables without any, of the four kinds that ADBench describes:
 - clustered: from that mixture, its means five times as far from the mean of all rows;
 - global: each column uniform, a tenth beyond the range of the normal rows;
 - dependency: each column drawn from the normal rows by itself, so that only the marginals are kept.
+
+Tables of normally distributed rows, of which a Gaussian knows all that there is to know: it finds a
+column that was changed as well as can be.
 """
 
 import math
@@ -179,6 +182,36 @@ CHOICE: dict[str, Callable[[int], Task]] = {
         for rows in (_diabetes, _benign, _power, _mixture, _moons, _curve, _mixed)
     },
 }
+
+
+# Normally distributed rows
+
+
+def _factors(columns: int, count: int, own: float) -> np.ndarray:
+    """Return the covariance of columns that share some factors; each has a little of its own."""
+    loadings = np.random.default_rng(3).normal(size=(columns, count)) / math.sqrt(count)
+    return loadings @ loadings.T + own**2 * np.eye(columns)
+
+
+def _chain(columns: int, correlation: float) -> np.ndarray:
+    """Return the covariance of columns each of which follows the one before."""
+    place = np.arange(columns)
+    return correlation ** np.abs(place[:, None] - place)
+
+
+NORMAL = {
+    "normal, one factor": _factors(10, 1, 0.1),
+    "normal, three factors": _factors(15, 3, 0.1),
+    "normal, a chain": _chain(12, 0.99),
+}
+
+
+def normal_task(name: str, seed: int) -> Task:
+    """Return one of the tables in `NORMAL`: 2,000 rows for training, and as many for testing."""
+    covariance = NORMAL[name]
+    random = np.random.default_rng((seed, 4))
+    rows = random.multivariate_normal(np.zeros(len(covariance)), covariance, 4000)
+    return one_class(rows, {}, seed)
 
 
 def auroc(outlier_score: np.ndarray, anomalous: np.ndarray) -> float:

@@ -92,6 +92,20 @@ def test_one_column_of_each_row_is_corrupted(monkeypatch: pytest.MonkeyPatch) ->
         assert (row[others] > 90).all()
 
 
+@pytest.mark.parametrize("name", anomalies.NORMAL)
+def test_a_gaussian_finds_what_was_changed_in_normal_rows(name: str) -> None:
+    task = anomalies.normal_task(name, 5)
+    covariance = anomalies.NORMAL[name]
+    assert task.train.shape == task.test.shape == (2000, len(covariance)) and task.kinds == []
+    np.testing.assert_allclose(np.cov(task.train.T), covariance, atol=0.35)
+    rows, column = anomalies.corrupted_columns(task, 300, 5)
+    found = detect.conditional_z(task.train, rows).argmax(1)
+    # With the covariance that the rows were drawn with, without any fitting.
+    precision = np.linalg.inv(covariance)
+    known = np.abs(rows @ precision / np.sqrt(np.diag(precision))).argmax(1)
+    assert (known == column).mean() > 0.8 and (found == known).mean() > 0.95
+
+
 def test_areas_under_the_curve() -> None:
     odd = np.array([False, False, True, True])
     assert anomalies.auroc(np.array([0.0, 1.0, 2.0, 3.0]), odd) == 1.0
