@@ -42,10 +42,14 @@ class Claim:
 
 @dataclass(frozen=True)
 class Piece:
-    """One piece of work: a name that no other piece of the run has, and what it is about."""
+    """One piece of work: a name that no other piece of the run has, and what it is about.
+
+    One that never uses a GPU may be run `anywhere`, beside pieces of another device.
+    """
 
     name: str
     labels: Mapping[str, Any]
+    anywhere: bool = False
 
 
 @dataclass(frozen=True)

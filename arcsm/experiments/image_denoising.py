@@ -57,7 +57,8 @@ def pieces(settings: Settings) -> Sequence[Piece]:
     found = []
     for name, case in settings["cases"].items():
         for seed in settings["seeds"]:
-            found.append(Piece(f"{name}.rivals.{seed}", {"case": name, "seed": seed}))
+            labels = {"case": name, "seed": seed}
+            found.append(Piece(f"{name}.rivals.{seed}", labels, anywhere=True))
             for index, method in enumerate((*case["ours"], *case["paper"])):
                 labels = {"case": name, "seed": seed, "method": method}
                 found.append(Piece(f"{name}.{index}.{seed}", labels))

@@ -63,7 +63,8 @@ def run_experiment(
     wanted = _wanted(store, finished, only)
     if wanted:  # else the results are only made anew, which needs no device
         device = choose_device(device, budget)
-        _check_devices(store, finished, device)
+        if not all(piece.anywhere for piece in wanted):
+            _check_devices(store, finished, device)
         if not resume:  # not before it is clear that the run can begin
             store.clear()
         run_pieces = _run_pieces if jobs == 1 else functools.partial(_run_side_by_side, jobs)
@@ -245,7 +246,8 @@ def _write(store: Store, finished: Mapping[str, Mapping[str, Any]]) -> list[Path
     for path in (*store.directory.glob("*.png"), *store.directory.glob("*.svg")):
         if path not in drawn:  # of a former run
             path.unlink()
-    about = provenance(list(finished.values()))
+    anywhere = [finished[piece.name] for piece in store.pieces if piece.anywhere]
+    about = provenance(list(finished.values()), anywhere)
     run = {
         "budget": store.budget,
         "device": about["device"],
@@ -289,7 +291,8 @@ def _draw(store: Store, name: str, figure: "Figure") -> list[Path]:
 def _check_devices(store: Store, finished: Mapping[str, Mapping[str, Any]], device: str) -> None:
     """Refuse to go on on another kind of device: times would not compare."""
     kind = torch.device(device).type
-    others = {torch.device(piece["device"]).type for piece in finished.values()} - {kind}
+    bound = [piece.name for piece in store.pieces if piece.name in finished and not piece.anywhere]
+    others = {torch.device(finished[name]["device"]).type for name in bound} - {kind}
     if others:
         raise InputError(
             f"expected pieces that were run on {kind} in {str(store.directory)!r}, got some from"

@@ -128,9 +128,15 @@ class Store:
             )
 
 
-def provenance(finished: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
-    """Return what a record says of pieces: those finished last speak for all."""
-    last = max(finished, key=lambda piece: piece["date"])
+def provenance(
+    finished: Sequence[Mapping[str, Any]], anywhere: Sequence[Mapping[str, Any]] = ()
+) -> dict[str, Any]:
+    """Return what a record says of pieces: those finished last speak for all.
+
+    Of the hardware those speak that were not run `anywhere`, if there are any.
+    """
+    bound = [piece for piece in finished if piece not in anywhere]
+    last = max(bound or finished, key=lambda piece: piece["date"])
     commits = sorted({piece["commit"]["id"] for piece in finished})
     dirty = [piece["commit"]["dirty"] for piece in finished]
     return {

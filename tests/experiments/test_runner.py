@@ -211,6 +211,25 @@ def test_pieces_of_another_kind_of_device_are_not_mixed(folder: Path) -> None:
         go(counter, folder)
 
 
+def test_pieces_that_are_run_anywhere_stand_beside_those_of_another_device(folder: Path) -> None:
+    counter = Counter()
+    plain = counter.experiment.pieces
+    counter.experiment = dataclasses.replace(
+        counter.experiment,
+        pieces=lambda settings: [
+            dataclasses.replace(piece, anywhere=piece.labels["n"] == 3) for piece in plain(settings)
+        ],
+    )
+    go(counter, folder, only=["n=1/x", "n=2/x"])
+    for path in (folder / "counting-smoke/pieces").iterdir():
+        piece = json.loads(path.read_text())
+        path.write_text(json.dumps({**piece, "device": "cuda"}))
+    assert go(counter, folder, only=["n=3/x"])
+    record = read_result(folder / "counting-smoke.json")
+    assert record["settings"]["device"] == "cuda" and record["command"].endswith("--device cuda")
+    assert counter.asked == [1, 2, 3]
+
+
 def test_what_several_machines_did_is_said_of_the_last_and_of_all_commits(folder: Path) -> None:
     counter = Counter()
     go(counter, folder, only=["n=1/x", "n=2/x"])
