@@ -15,6 +15,7 @@ Processes meet at a store of small values, by which each also learns that anothe
 import atexit
 import gc
 import os
+import sys
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
@@ -56,6 +57,7 @@ class _Meeting(NamedTuple):
 
 _meeting: _Meeting | None = None
 _failed_first: bool | None = None  # once this process has failed
+_ending: int | None = None  # the code that this process is to end with
 _alone = 0
 
 
@@ -237,8 +239,25 @@ def others_failed() -> bool:
         return True
 
 
+def end_with(code: int) -> None:
+    """End this process, by an exception, so that files are removed first.
+
+    A signal may come while an object is deleted, where Python drops exceptions. Then the process
+    ends when it next tells or asks for something.
+    """
+    global _ending
+    _ending = code
+    sys.exit(code)
+
+
+def _end_if_told_to() -> None:
+    if _ending is not None:
+        sys.exit(_ending)
+
+
 def tell(name: str, value: str = "") -> None:
     """Let all processes know a small value, by a name that is used once."""
+    _end_if_told_to()
     assert _meeting is not None
     with _stopped_with_the_store():
         _meeting.store.set(name, f"={value}")  # the store does not hold nothing
@@ -246,6 +265,7 @@ def tell(name: str, value: str = "") -> None:
 
 def is_told(name: str) -> bool:
     """Say whether a process has told the value of this name; raise `Stopped` if one has failed."""
+    _end_if_told_to()
     assert _meeting is not None
     with _stopped_with_the_store():
         if _meeting.store.check([name]):
@@ -260,9 +280,9 @@ def wait_for(name: str) -> str:
 
     By looking again and again: a signal could not end a wait within the store.
     """
-    assert _meeting is not None
     while not is_told(name):
         time.sleep(_LOOK_EVERY)
+    assert _meeting is not None
     with _stopped_with_the_store():
         value: bytes = _meeting.store.get(name)
     return value.decode()[1:]

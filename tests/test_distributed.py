@@ -1,5 +1,6 @@
 """Work that several processes share."""
 
+from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
@@ -165,3 +166,21 @@ def test_a_batch_of_a_table_is_one_that_all_can_share(
 
 def test_being_stopped_is_an_error_of_ours() -> None:
     assert issubclass(distributed.Stopped, ArcsmError)
+
+
+@pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
+@pytest.mark.parametrize("ask", [distributed.is_told, distributed.tell, distributed.wait_for])
+def test_an_end_that_is_lost_comes_later(
+    ask: Callable[[str], object], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(distributed, "_ending", None)
+
+    class Deleted:
+        def __del__(self) -> None:
+            distributed.end_with(143)
+
+    held = Deleted()
+    del held  # what is raised in there is dropped
+    with pytest.raises(SystemExit) as ended:
+        ask("anything")
+    assert ended.value.code == 143

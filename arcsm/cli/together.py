@@ -6,7 +6,6 @@ environment alone does not import torch, which a command that runs by itself may
 
 import os
 import signal
-import sys
 import warnings
 from collections.abc import Callable, Generator, Iterable
 from contextlib import ExitStack
@@ -40,11 +39,11 @@ def begin() -> None:
         return
     # Else torch itself has much to say where the first process is gone.
     os.environ.setdefault("TORCH_CPP_LOG_LEVEL", "ERROR")
-    from arcsm.distributed import meet
+    from arcsm.distributed import end_with, meet
 
     meet()
     # When a process fails, torchrun ends the others by this signal: files are removed first.
-    signal.signal(signal.SIGTERM, lambda *_: sys.exit(_TERMINATED))
+    signal.signal(signal.SIGTERM, lambda *_: end_with(_TERMINATED))
     if not speaks():
         warnings.simplefilter("ignore")
 
