@@ -35,7 +35,8 @@ class ARCSMDetector(OutlierMixin, BaseEstimator):
     An ensemble of density models, each in an order of its own, learns the rows of `fit`, which are
     taken as normal but for a few. A row is unusual if its density is low at several scales, or if
     its scores are unlike those of all training rows. What a column is (numbers, truth values,
-    text) is seen from the data; a category that was never seen before is unusual, not an error.
+    text) is seen from the data; a category that was never seen before counts as the rarest of all,
+    and is not an error.
 
     Parameters
     ----------
@@ -43,7 +44,8 @@ class ARCSMDetector(OutlierMixin, BaseEstimator):
         The share of outliers among the rows of `fit`, which sets the threshold of `predict`. The
         models are then fitted twice, the second time without the most unusual rows, and so many
         rows count as neighbours that outliers do not vouch for each other. With "auto" the rows
-        are taken as normal, and one in a hundred like them is called an outlier.
+        are taken as normal, and one in a hundred like them is called an outlier: give a number
+        where anomalies may be among them.
     method : str, default="auto"
         What makes a row unusual: "auto", "nll", "csm", "multiscale", "typicality" or "h"; see
         :mod:`arcsm.tasks.detect`.
@@ -54,7 +56,7 @@ class ARCSMDetector(OutlierMixin, BaseEstimator):
     ensemble : int, default=4
         How many models to train side by side.
     max_steps, max_seconds : int and float, default=None
-        Limits on the training.
+        Limits on the training; with a number for `contamination` on each of both.
     device : str, default="cpu"
         Where to compute: "cpu", "cuda", …
     verbose : bool, default=False
@@ -148,7 +150,9 @@ class ARCSMDetector(OutlierMixin, BaseEstimator):
         detector = self._learn(density, table)
         scores = -detector.outlier_score(table)
         if self.contamination != "auto":
-            kept = scores > np.quantile(scores, float(self.contamination))
+            # No more than the share: rows that are alike stay together.
+            dropped = int(float(self.contamination) * len(scores))
+            kept = scores >= np.sort(scores)[dropped]
             # Some rows have to be left, and have to differ, to be learned from.
             if kept.sum() >= _LEAST_KEPT and _vary(table.take(kept)):
                 density = _fit_again(density, table.take(kept), progress)
