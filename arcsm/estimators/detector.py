@@ -24,6 +24,9 @@ from arcsm.train.checkpoint import describe, read_tensors, write_tensors
 
 # Of rows like those of `fit`, the share that counts as outliers with contamination="auto".
 _AUTO = 0.01
+# By this share of it the threshold then lies below the last row of `fit` that is none, so that
+# this one stays so when its score is rounded in another way.
+_ROUNDING = 1e-6
 _STATE = "detector.safetensors"
 # Fewer rows than this are not fitted a second time.
 _LEAST_KEPT = 20
@@ -35,8 +38,8 @@ class ARCSMDetector(OutlierMixin, BaseEstimator):
     An ensemble of density models, each in an order of its own, learns the rows of `fit`, which are
     taken as normal but for a few. A row is unusual if its density is low at several scales, or if
     its scores are unlike those of all training rows. What a column is (numbers, truth values,
-    text) is seen from the data; a category that was never seen before counts as the rarest of all,
-    and is not an error.
+    text) is seen from the data; a category that was never seen before is not an error, and makes a
+    row unusual unless such values are frequent.
 
     Parameters
     ----------
@@ -74,6 +77,8 @@ class ARCSMDetector(OutlierMixin, BaseEstimator):
         `decision_function` is `score_samples` less this; below 0 are the outliers.
     training_scores_ : ndarray of shape (n_samples,)
         `score_samples` of the rows of `fit`.
+    kept_ : ndarray of shape (n_samples,)
+        Whether a row of `fit` was learned from: all were, unless `contamination` is a number.
     n_features_in_, feature_names_in_ : number and names of the columns seen in `fit`.
 
     Examples
@@ -147,20 +152,19 @@ class ARCSMDetector(OutlierMixin, BaseEstimator):
             random_state=self.random_state,
         )
         density.fit_resumable(X, progress=progress)
-        detector = self._learn(density, table)
-        scores = -detector.outlier_score(table)
+        kept = np.ones(table.rows, dtype=bool)
+        detector = self._learn(density, table, kept)
         if self.contamination != "auto":
+            scores = -detector.state["training_scores"]
             # No more than the share: rows that are alike stay together.
-            dropped = int(float(self.contamination) * len(scores))
-            kept = scores >= np.sort(scores)[dropped]
+            kept = scores >= np.sort(scores)[int(float(self.contamination) * len(scores))]
             # Some rows have to be left, and have to differ, to be learned from.
             if kept.sum() >= _LEAST_KEPT and _vary(table.take(kept)):
                 density = _fit_again(density, table.take(kept), progress)
-                detector = self._learn(density, table.take(kept))
-                scores = -detector.outlier_score(table)
-        self.density_, self.detector_, self.training_scores_ = density, detector, scores
-        self.offset_ = self._offset(scores, density.held_out_)
-        self._copy_features()
+                detector = self._learn(density, table, kept)
+            else:
+                kept[:] = True
+        self._take(density, detector, kept)
         return self
 
     def score_samples(self, X: Any) -> np.ndarray:
@@ -192,14 +196,14 @@ class ARCSMDetector(OutlierMixin, BaseEstimator):
     def with_method(self, method: str, X: Any) -> "ARCSMDetector":
         """Return a detector with another `method` and the same fitted models; X as in `fit`."""
         check_is_fitted(self)
-        other: ARCSMDetector = clone(self).set_params(method=method)
         check_method(method)
         table = self.density_._table(X, reset=False)
-        other.density_ = self.density_
-        other.detector_ = other._learn(self.density_, table)
-        other.training_scores_ = -other.detector_.outlier_score(table)
-        other.offset_ = other._offset(other.training_scores_, self.density_.held_out_)
-        other._copy_features()
+        if table.rows != len(self.kept_):
+            raise InputError(
+                f"expected the {len(self.kept_)} rows of `fit`, got {table.rows}; pass the same X"
+            )
+        other: ARCSMDetector = clone(self).set_params(method=method)
+        other._take(self.density_, other._learn(self.density_, table, self.kept_), self.kept_)
         return other
 
     def pyod(self) -> "PyODView":
@@ -231,7 +235,7 @@ class ARCSMDetector(OutlierMixin, BaseEstimator):
             "named": hasattr(self, "feature_names_in_"),
         }
         model, state = self.density_.model_, dict(self.detector_.state)
-        state["training_scores"] = self.training_scores_
+        state |= {"kept": self.kept_, "held_out": self.density_.held_out_}
         tensors = {name: torch.from_numpy(np.array(values)) for name, values in state.items()}
         with atomic_directory(path) as directory:
             save_tabular(directory, model, details=details)
@@ -250,9 +254,9 @@ class ARCSMDetector(OutlierMixin, BaseEstimator):
             detector = cls(**{**details["parameters"], "device": device})
             tensors, _ = read_tensors(Path(path) / _STATE)
             state = {name: values.numpy() for name, values in tensors.items()}
-            detector.training_scores_ = state.pop("training_scores")
-            detector.offset_ = float(details["offset"])
-            detector.density_ = _density_of(model, frame=details["frame"], named=details["named"])
+            kept, held_out = state.pop("kept"), state.pop("held_out")
+            offset = float(details["offset"])
+            density = _density_of(model, held_out, frame=details["frame"], named=details["named"])
         except (AttributeError, KeyError, TypeError, ValueError) as error:
             if isinstance(error, CheckpointError):
                 raise
@@ -260,33 +264,43 @@ class ARCSMDetector(OutlierMixin, BaseEstimator):
                 f"expected a detector of this release in {os.fspath(path)!r}, got one that does"
                 f" not fit: {error}; load it with the release of arcsm that wrote it"
             ) from error
-        detector.detector_ = Detector(model, detector.method, state)
-        detector._copy_features()
+        detector._take(density, Detector(model, detector.method, state), kept)
+        detector.offset_ = offset
         return detector
 
-    def _learn(self, density: ARCSMDensity, table: Table) -> Detector:
-        """Return what makes outlier scores of a density, with the rows it was learned from."""
+    def _learn(self, density: ARCSMDensity, table: Table, kept: np.ndarray) -> Detector:
+        """Return what makes outlier scores of a density, which has learned the rows kept."""
         told = 0.0 if self.contamination == "auto" else float(self.contamination)
         # So many outliers may form a group: they are near each other, but not near more rows.
-        neighbours = max(NEIGHBOURS, math.ceil(told * table.rows))
-        return Detector.learn(density.model_, table, method=self.method, neighbours=neighbours)
+        neighbours = max(NEIGHBOURS, math.ceil(told * int(kept.sum())))
+        return Detector.learn(
+            density.model_,
+            table,
+            method=self.method,
+            kept=kept,
+            held_out=density.held_out_,
+            neighbours=neighbours,
+        )
 
-    def _offset(self, scores: np.ndarray, held_out: np.ndarray) -> float:
-        """Return the threshold of `score_samples`."""
-        if self.contamination != "auto":
-            return float(np.quantile(scores, float(self.contamination)))
-        # New rows are a little more unusual than those that weights were trained on.
-        seen = np.delete(scores, held_out)
-        drop = np.median(seen) - np.median(scores[held_out]) if len(held_out) else 0.0
-        return float(np.quantile(scores, _AUTO) - max(drop, 0.0))
-
-    def _copy_features(self) -> None:
-        """Let the columns be known here as they are to the density."""
-        self.n_features_in_ = self.density_.n_features_in_
-        if hasattr(self.density_, "feature_names_in_"):
-            self.feature_names_in_ = self.density_.feature_names_in_
+    def _take(self, density: ARCSMDensity, detector: Detector, kept: np.ndarray) -> None:
+        """Be fitted: to these models, by what was learned from so many of the rows."""
+        self.density_, self.detector_, self.kept_ = density, detector, kept
+        self.training_scores_ = -detector.state["training_scores"]
+        self.offset_ = self._offset()
+        self.n_features_in_ = density.n_features_in_
+        if hasattr(density, "feature_names_in_"):
+            self.feature_names_in_ = density.feature_names_in_
         elif hasattr(self, "feature_names_in_"):
             del self.feature_names_in_
+
+    def _offset(self) -> float:
+        """Return the threshold of `score_samples`."""
+        if self.contamination != "auto":
+            return float(np.quantile(self.training_scores_, float(self.contamination)))
+        # Of fewer than a hundred rows none is an outlier.
+        least = np.quantile(self.training_scores_, _AUTO, method="lower")
+        threshold = float(least - self.detector_.state["drop"])
+        return threshold - _ROUNDING * abs(threshold)
 
 
 class PyODView:
@@ -306,9 +320,10 @@ class PyODView:
         self.detector = detector
 
     @property
-    def contamination(self) -> float | str:
-        """The share of outliers among the rows of `fit`."""
-        return self.detector.contamination
+    def contamination(self) -> float:
+        """The share of outliers among rows like those of `fit`."""
+        told = self.detector.contamination
+        return _AUTO if told == "auto" else float(told)
 
     def fit(self, X: Any, y: Any = None) -> "PyODView":
         """Learn what is normal from the rows of X; y is not used."""
@@ -339,6 +354,40 @@ class PyODView:
     def predict(self, X: Any) -> np.ndarray:
         """Return 1 for each row that is an outlier, 0 for the others."""
         return (self.decision_function(X) > self.threshold_).astype(np.int64)
+
+    def predict_proba(self, X: Any, method: str = "linear") -> np.ndarray:
+        """Return how far each row is an inlier and an outlier, as shares of 1 (n_samples, 2).
+
+        "linear" puts the scores of the rows of `fit` between 0 and 1; "unify" (Kriegel et al.,
+        2011) takes them as normal, and says how far above their mean a score is.
+        """
+        from scipy.special import erf
+
+        known, scores = self.decision_scores_, self.decision_function(X)
+        if method == "linear":
+            share = (scores - known.min()) / max(np.ptp(known), np.finfo(float).tiny)
+        elif method == "unify":
+            share = erf((scores - known.mean()) / max(known.std(), 1e-300) / math.sqrt(2))
+        else:
+            raise InputError(f'expected method "linear" or "unify", got {method!r}; choose one')
+        outlier = np.clip(share, 0.0, 1.0)
+        return np.stack([1 - outlier, outlier], axis=1)
+
+    def predict_confidence(self, X: Any) -> np.ndarray:
+        """Return how sure each label of `predict` is, had other rows been drawn (n_samples,).
+
+        A row that b of the n rows of `fit` are below is beyond a share of (1 + b)/(2 + n) of all
+        rows. The confidence in an outlier is the chance that of n others so many are below it as
+        make it one, by `contamination` (Perini, Vercruyssen and Davis, 2020).
+        """
+        from scipy.stats import binom
+
+        known, scores = np.sort(self.decision_scores_), self.decision_function(X)
+        rows = len(known)
+        below = np.searchsorted(known, scores, side="right")
+        outliers = max(1, int(rows * self.contamination))
+        sure = binom.sf(rows - outliers, rows, (1 + below) / (2 + rows))
+        return np.where(scores > self.threshold_, sure, 1 - sure)
 
     def fit_predict(self, X: Any, y: Any = None) -> np.ndarray:
         """Learn from the rows of X and return their labels."""
@@ -387,12 +436,14 @@ def _fit_again(
     return second
 
 
-def _density_of(model: TabularModel, *, frame: bool, named: bool) -> ARCSMDensity:
+def _density_of(
+    model: TabularModel, held_out: np.ndarray, *, frame: bool, named: bool
+) -> ARCSMDensity:
     """Return the density that a detector was saved with, as far as scores need it."""
     density = ARCSMDensity()
     density.model_, density.frame_ = model, frame
     density.columns_, density.order_ = model.columns.describe(), model.order
-    density.held_out_ = np.empty(0, dtype=np.int64)
+    density.held_out_ = held_out
     density.n_features_in_ = len(model.columns.names)
     if named:
         density.feature_names_in_ = np.array(model.columns.names, dtype=object)

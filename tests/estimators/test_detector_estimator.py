@@ -14,7 +14,6 @@ from sklearn.utils.estimator_checks import parametrize_with_checks
 
 from arcsm import ARCSMDensity, ARCSMDetector, ARCSMImputer, CheckpointError, InputError
 from arcsm.data.table import as_table
-from arcsm.tasks.detect.detector import FEW_LEVELS, LEVELS
 
 QUICK = {"max_steps": 20, "ensemble": 1, "random_state": 0}
 
@@ -105,7 +104,7 @@ def test_rows_that_are_alike_are_not_left_out_together() -> None:
     random = np.random.default_rng(0)
     x = np.column_stack([random.integers(0, 3, 300), random.integers(0, 2, 300)]).astype(float)
     detector = quick(contamination=0.05).fit(x)
-    assert detector.detector_._rows >= 285
+    assert detector.kept_.sum() >= 285
     assert (detector.predict(x) == 1).mean() >= 0.8
     assert (detector.predict([[1.0, 0.5], [1.5, 0.0], [9.0, 9.0]]) == -1).all()
 
@@ -144,17 +143,8 @@ def test_a_value_never_seen_is_unusual_not_an_error(
     changed.loc[3, column] = value
     after = detector.score_samples(changed)
     np.testing.assert_allclose(np.delete(after, 3), np.delete(before, 3))
-    rarity = norm.isf(0.5 / 201)  # one in n + 1, on both sides
-    by_levels = {level: (level / (1 + level**2)) ** 2 for level in (*LEVELS, *FEW_LEVELS)}
-    least = {
-        "multiscale": 0.5,
-        "nll": np.log(201),
-        "csm": rarity**2 / 2 * np.mean([by_levels[level] for level in FEW_LEVELS]),
-    }[method]
-    if column == "unit" and method != "multiscale":  # nothing else has changed
-        assert before[3] - after[3] == pytest.approx(least)
-    else:
-        assert before[3] - after[3] > least / 2
+    assert after[3] < detector.training_scores_.min()
+    assert detector.predict(changed)[3] == -1
     named = detector.explain(changed.iloc[[3]])
     assert named[0].argmax() == list(rows.columns).index(column)
     assert named[0].max() == pytest.approx(np.log(201))
@@ -245,10 +235,32 @@ def test_pyod_sees_what_it_knows() -> None:
     assert set(view.decision_scores_ > view.threshold_) == {False, True}
     far = view.decision_function([[0.0, 0.0, 0.0], [9.0, 9.0, -9.0]])
     assert far[1] > view.threshold_ > far[0] and view.predict([[9.0, 9.0, -9.0]]) == [1]
+    assert quick().pyod().contamination == 0.01
     again = quick(contamination=0.1).pyod().fit_predict(x)
     np.testing.assert_array_equal(again, view.labels_)
     with pytest.raises(NotFittedError):
         _ = quick().pyod().labels_
+
+
+def test_pyod_gives_shares_and_confidence() -> None:
+    x = line(200, 0)
+    view = quick(contamination=0.1).pyod().fit(x)
+    known, rows = view.decision_scores_, np.concatenate([x[:20], [[0.0, 0, 0], [9.0, 9, -9]]])
+    scores = view.decision_function(rows)
+    linear, unified = view.predict_proba(rows), view.predict_proba(rows, method="unify")
+    expected = np.clip((scores - known.min()) / (known.max() - known.min()), 0, 1)
+    np.testing.assert_allclose(linear[:, 1], expected)
+    expected = np.maximum(2 * norm.cdf(scores, known.mean(), known.std()) - 1, 0)
+    np.testing.assert_allclose(unified[:, 1], expected, atol=1e-12)
+    np.testing.assert_allclose(linear.sum(1), 1)
+    # In 20 of 200 draws or more beyond the row it is no outlier: by simulation.
+    below = np.array([(known <= score).sum() for score in scores])
+    drawn = np.random.default_rng(0).binomial(200, ((1 + below) / 202)[:, None], (22, 20_000))
+    sure = (drawn > 180).mean(1)
+    expected = np.where(view.predict(rows) == 1, sure, 1 - sure)
+    np.testing.assert_allclose(view.predict_confidence(rows), expected, atol=0.02)
+    with pytest.raises(InputError, match='expected method "linear" or "unify"'):
+        view.predict_proba(x, method="magic")
 
 
 def test_saved_and_loaded(people: ARCSMDetector, tmp_path: Path) -> None:
@@ -314,10 +326,47 @@ def test_outliers_among_the_rows_are_not_learned_from() -> None:
         """Return how unusual the place of these is, beside normal rows."""
         return float(detector.score_samples(new)[0] / np.median(detector.score_samples(x)))
 
-    assert robust.detector_.state["rows"] == 187  # 12 % of 212, rounded down, are left out
+    assert robust.kept_.sum() == 187  # 12 % of 212, rounded down, are left out
     assert share(robust) > 2 * share(plain)
     assert (robust.predict(far) == -1).all()
     assert not hasattr(robust, "feature_names_in_")
+
+
+@pytest.mark.parametrize("contamination", ["auto", 0.1])
+def test_a_new_value_is_an_outlier_however_far_the_rows_reach(contamination: float | str) -> None:
+    random = np.random.default_rng(0)
+    table = pd.DataFrame(random.standard_cauchy((300, 4)), columns=list("abcd"))
+    table["town"] = random.choice(["Bern", "Basel"], 300)
+    detector = quick(contamination=contamination).fit(table)
+    new = table.iloc[:50].assign(town="Chur")
+    assert (detector.predict(new) == -1).all()
+
+
+def test_another_method_is_learned_from_the_same_rows(tmp_path: Path) -> None:
+    """Without those that were left out, and with those held out, after loading too."""
+    x = line(212, 0)
+    for contamination in ("auto", 0.12):
+        detector = quick(contamination=contamination).fit(x)
+        detector.save(tmp_path / "detector")
+        loaded = ARCSMDetector.load(tmp_path / "detector")
+        np.testing.assert_array_equal(loaded.kept_, detector.kept_)
+        for one in (detector, loaded):
+            again = one.with_method("auto", x)
+            np.testing.assert_array_equal(again.training_scores_, detector.training_scores_)
+            assert again.offset_ == detector.offset_
+            np.testing.assert_array_equal(again.kept_, detector.kept_)
+        other = [one.with_method("nll", x) for one in (detector, loaded)]
+        assert other[0].offset_ == other[1].offset_
+        with pytest.raises(InputError, match="expected the 212 rows of `fit`, got 100"):
+            detector.with_method("nll", x[:100])
+
+
+def test_of_few_normal_rows_none_is_an_outlier() -> None:
+    for count in (2, 3, 60):
+        x = line(count, 0)
+        detector = quick().fit(x)
+        assert (detector.predict(x) == 1).all()
+        assert all(detector.predict(x[[row]]) == [1] for row in range(min(count, 5)))
 
 
 def test_few_rows_are_not_fitted_twice() -> None:

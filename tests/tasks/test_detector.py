@@ -16,7 +16,7 @@ from arcsm.model import ARCSM
 from arcsm.tabular import TabularModel
 from arcsm.tasks.detect import METHODS, Detector
 from arcsm.tasks.detect import detector as module
-from arcsm.tasks.detect.novel import make_familiar
+from arcsm.tasks.detect.novel import chance_of_new, make_familiar
 
 
 def rows(count: int, seed: int, dims: int = 2) -> np.ndarray:
@@ -132,31 +132,81 @@ def test_between_two_modes_is_not_on_one_though_no_score_tells_them_apart() -> N
     assert bends[0, -1] > 0 > bends[1, -1]
 
 
-def test_a_new_value_counts_as_a_column_of_its_own() -> None:
-    """One in n + 1 is rarer than the training rows could show."""
+def with_unit() -> tuple[TabularModel, Table]:
+    """Return the training rows with a column of ever the same value, and a model of them."""
     table = Table({**as_table(TRAIN).columns, "unit": np.full(300, 7)})
     columns = Columns.learn(table, kinds={"x0": "linear", "x1": "linear"})
-    model = TabularModel(columns, normal_chain(columns.encode(table).point))
+    return TabularModel(columns, normal_chain(columns.encode(table).point)), table
+
+
+@pytest.mark.parametrize("method", METHODS)
+def test_a_new_value_is_beyond_all_rows_and_counts_as_a_column_of_its_own(method: str) -> None:
+    """One in n + 1 is rarer than the training rows could show."""
+    model, table = with_unit()
     other = Table({**as_table(TEST).columns, "unit": np.where(np.arange(40) < 20, 7, 8)})
     same = Table({**other.columns, "unit": np.full(40, 7)})
     rarity = stats.norm.isf(0.5 / 301)
-    square = {s: (s / (1 + s**2)) ** 2 for s in (*module.LEVELS, *module.FEW_LEVELS)}
-    for method in METHODS:
-        detector = Detector.learn(model, table, method=method)
-        before, after = detector.outlier_score(same), detector.outlier_score(other)
-        np.testing.assert_allclose(after[:20], before[:20], rtol=1e-6)
-        if method == "nll":
-            np.testing.assert_allclose(after[20:] - before[20:], math.log(301))
-        if method == "csm":
-            extra = np.mean([square[s] for s in module.FEW_LEVELS]) / 2 * rarity**2
-            np.testing.assert_allclose(after[20:] - before[20:], extra)
-        if method == "multiscale":
-            extra = 2 * np.mean([square[s] for s in module.LEVELS]) * rarity**2
-            # √(d² + extra) of each neighbour is convex in d.
-            assert (after[20:] >= np.sqrt(before[20:] ** 2 + extra) - 1e-9).all()
-            assert (after[20:] <= before[20:] + math.sqrt(extra)).all()
-    surprise = Detector.learn(model, table).explain(other)
+
+    def mean_square(levels: tuple[float, ...]) -> float:
+        return float(np.mean([(s / (1 + s**2)) ** 2 for s in levels]))
+
+    alone = {
+        "nll": math.log(301),
+        "typicality": math.log(301),
+        "csm": mean_square(module.FEW_LEVELS) / 2 * rarity**2,
+        "h": rarity,
+    }.get(method, math.sqrt(2 * mean_square(module.LEVELS)) * rarity)
+    detector = Detector.learn(model, table, method=method)
+    known = detector.outlier_score(table)
+    np.testing.assert_allclose(detector.state["training_scores"], known, rtol=1e-3, atol=1e-4)
+    before, after = detector.outlier_score(same), detector.outlier_score(other)
+    np.testing.assert_allclose(after[:20], before[:20], rtol=1e-6)
+    middling = np.maximum(before[20:], np.median(known))
+    expected = middling + known.max() - np.median(known) + alone
+    np.testing.assert_allclose(after[20:], expected, rtol=1e-3)
+    assert after[20:].min() > known.max()
+    surprise = detector.explain(other)
     np.testing.assert_allclose(surprise[:, 2], np.where(np.arange(40) < 20, 0, math.log(301)))
+
+
+def test_new_values_are_no_news_where_they_are_frequent() -> None:
+    """Of 300 rows 60 have a name that no other has: so one in five of the next will."""
+    names = [f"only {i}" if i < 60 else f"twice {i // 2}" for i in range(300)]
+    model, table = with_unit()
+    named = Table({**table.columns, "name": np.array(names, dtype=object)})
+    kinds = {"x0": "linear", "x1": "linear", "name": "category"}
+    columns = Columns.learn(named, kinds=kinds)
+    np.testing.assert_allclose(chance_of_new(columns, named), [1 / 301] * 3 + [61 / 301])
+    model = TabularModel(columns, normal_chain(columns.encode(named).point))
+    detector = Detector.learn(model, named, method="nll")
+    some = named.take(np.arange(100, 140))
+    new = Table({**some.columns, "name": np.array([f"new {i}" for i in range(40)], dtype=object)})
+    scores, ordinary = detector.outlier_score(new), detector.state["training_scores"]
+    # A middling row with a new name is unusual as one in five are.
+    assert np.median(scores) < np.quantile(ordinary, 0.99)
+    np.testing.assert_allclose(detector.explain(new)[:, 3], math.log(301 / 61))
+
+
+def test_held_out_rows_tell_how_unusual_new_ones_are(model: TabularModel) -> None:
+    """Of what the weights were trained on a model thinks too well."""
+    held_out = np.argsort(-np.abs(standard(TRAIN)).sum(1))[:30]
+    detector = Detector.learn(model, as_table(TRAIN), method="nll", held_out=held_out)
+    known = detector.state["training_scores"]
+    expected = np.median(known[held_out]) - np.median(np.delete(known, held_out))
+    assert detector.state["drop"] == pytest.approx(expected) and expected > 0
+    inner = np.argsort(np.abs(standard(TRAIN)).sum(1))[:30]
+    assert Detector.learn(model, as_table(TRAIN), held_out=inner).state["drop"] == 0.0
+
+
+def test_rows_that_are_not_kept_are_scored_and_not_compared_with(model: TabularModel) -> None:
+    kept = np.arange(300) < 200
+    some = Detector.learn(model, as_table(TRAIN), kept=kept)
+    alone = Detector.learn(model, as_table(TRAIN[:200]))
+    np.testing.assert_array_equal(some.state["reference"], alone.state["reference"])
+    assert some.state["training_scores"].shape == (300,)
+    np.testing.assert_allclose(
+        some.outlier_score(as_table(TEST)), alone.outlier_score(as_table(TEST))
+    )
 
 
 def test_of_many_rows_some_are_kept(model: TabularModel, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -165,7 +215,6 @@ def test_of_many_rows_some_are_kept(model: TabularModel, monkeypatch: pytest.Mon
     assert detector.state["reference"].shape[0] == 100
     assert detector.state["neighbours"] == 10  # as large a share
     assert Detector.learn(model, as_table(TRAIN)).state["neighbours"] == module.NEIGHBOURS
-    assert detector.state["rows"] == 300
 
 
 def test_pieces_and_precision_do_not_matter(

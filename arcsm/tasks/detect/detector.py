@@ -16,9 +16,12 @@ seen at the scale σ. From these and from the density,
 - "h": −Σ s_d at the smallest level, minus the paper's h(x). Of images, the unusual ones have the
   smaller h; of tables it says little.
 
-A value that a model has no place for (a category never seen, a constant that differs) counts as
-rare as one in n + 1, n being the number of training rows: log(n + 1) nats, or, for scores and
-distances, the deviation of a normal column that is as rare.
+A value that a model has no place for (a category never seen, a constant that differs) is as rare as
+training rows let expect by the estimate of Good and Turing: p = (m + 1)/(n + 1) of n rows if m of
+them have a value that no other has. It adds to a row, which without it counts as a middling one at
+least, as much as parts one training row in 1/p from the middle one, and what a column of its own
+would add: −log p nats or, for scores and distances, those of a normal column at a deviation as
+rare. So it is beyond all training rows if each value was seen twice, however far these reach.
 """
 
 import copy
@@ -37,7 +40,7 @@ from arcsm.model import ARCSM
 from arcsm.tabular import TabularModel
 from arcsm.tabular.pieces import ROWS
 from arcsm.tasks.detect.explain import VALUES, column_surprise, typical_values
-from arcsm.tasks.detect.novel import Familiar, make_familiar
+from arcsm.tasks.detect.novel import Familiar, chance_of_new, make_familiar
 from arcsm.tasks.detect.passes import scaled_jets
 
 METHODS = ("auto", "multiscale", "nll", "csm", "typicality", "h")
@@ -82,7 +85,8 @@ class Detector:
         check_method(method)
         self.model, self.method, self.state = model, method, dict(state)
         try:
-            self._rows = int(self.state["rows"])
+            for name in ("training_scores", "drop", "middle", "new", "surprise"):
+                _ = self.state[name]
             self._values = {name: self.state[f"values.{name}"] for name in model.chained}
             needed = {
                 "multiscale": ("reference", "spacing", "units", "neighbours", "levels"),
@@ -114,37 +118,82 @@ class Detector:
         table: Table,
         *,
         method: str = "auto",
+        kept: np.ndarray | None = None,
+        held_out: Sequence[int] | np.ndarray = (),
         neighbours: int = NEIGHBOURS,
         seed: int = 0,
     ) -> "Detector":
         """Take from training rows what the scores of other rows are compared with.
 
-        `neighbours` are those that "multiscale" takes the mean distance to. Rows that lie close to
-        fewer others than that are unusual, so that more of them see through unusual rows that
-        form a group.
+        `kept` tells (rows,) which of the rows the model was learned from, by default all; of these
+        `held_out` are the places of those that its weights were not trained on. `neighbours` are
+        those that "multiscale" takes the mean distance to. Rows that lie close to fewer others than
+        that are unusual, so that more of them see through unusual rows that form a group.
         """
         check_method(method)
-        chosen = np.random.default_rng(seed).permutation(table.rows)[:_REFERENCE]
-        some = make_familiar(model.columns, table.take(np.sort(chosen)))
-        state: dict[str, np.ndarray] = {"rows": np.array(table.rows)}
+        normal = table if kept is None else table.take(kept)
+        chosen = np.random.default_rng(seed).permutation(normal.rows)[:_REFERENCE]
+        some = make_familiar(model.columns, normal.take(np.sort(chosen)))
+        chance = chance_of_new(model.columns, normal)
+        state = {
+            "surprise": -np.log(chance),
+            # Until the scores of the rows are known.
+            **{name: np.zeros(1) for name in ("training_scores", "drop", "middle", "new")},
+        }
         for name, values in typical_values(model, some.encoded.point).items():
             state[f"values.{name}"] = values
         if method in ("auto", "multiscale"):
             units = _units(some)
             reference = _vectors(model.members, units, some).astype(np.float32)
             # As large a share of the rows that are kept, but for the few that it takes anyway.
-            count = max(NEIGHBOURS, -(-neighbours * len(reference) // table.rows))
+            count = max(NEIGHBOURS, -(-neighbours * len(reference) // normal.rows))
             state |= {"units": units, "reference": reference, "levels": np.array(LEVELS)}
             state |= {"spacing": np.array(_spacing(reference)), "neighbours": np.array(count)}
         if method == "typicality":
             state["mean"] = np.array(_nll(model, some).mean())
-        return cls(model, method, state)
+        detector = cls(model, method, state)
+        detector._compare(table, chance, kept, held_out)
+        return detector
+
+    def _compare(
+        self,
+        table: Table,
+        chance: np.ndarray,
+        kept: np.ndarray | None,
+        held_out: Sequence[int] | np.ndarray,
+    ) -> None:
+        """Learn from the scores of training rows how much a new value of a column adds to one."""
+        score, novel = self._score_known(table)
+        normal = score if kept is None else score[kept]
+        # New rows are a little more unusual than those that weights were trained on.
+        seen = np.delete(normal, held_out)
+        drop = np.median(normal[held_out]) - np.median(seen) if len(held_out) else 0.0
+        middle = np.median(score)
+        as_rare = np.maximum(np.quantile(score, 1 - chance, method="higher") - middle, 0.0)
+        alone = [_ALONE[self._method](share) for share in chance]
+        self.state |= {
+            "drop": np.array(max(drop, 0.0)),
+            "middle": np.array(middle),
+            "new": as_rare + max(drop, 0.0) + alone,
+        }
+        self.state["training_scores"] = self._with_new_values(score, novel)
 
     def outlier_score(self, table: Table) -> np.ndarray:
         """Return a number for each row, the higher the more unusual (rows,)."""
+        return self._with_new_values(*self._score_known(table))
+
+    def _score_known(self, table: Table) -> tuple[np.ndarray, np.ndarray]:
+        """Return the scores of rows without their new values (rows,), and where there are such."""
         score, chains = _SCORES[self._method], self._chains(table.rows)
-        parts = [score(self, piece, chains) for piece in self._pieces(table)]
-        return np.concatenate([np.empty(0), *parts])
+        scores, novel = [np.empty(0)], [np.empty((0, len(self.model.columns.names)), dtype=bool)]
+        for piece in self._pieces(table):
+            scores.append(score(self, piece, chains))
+            novel.append(piece.novel)
+        return np.concatenate(scores), np.concatenate(novel)
+
+    def _with_new_values(self, score: np.ndarray, novel: np.ndarray) -> np.ndarray:
+        least = np.maximum(score, self.state["middle"])
+        return np.where(novel.any(1), least + novel @ self.state["new"], score)
 
     def explain(self, table: Table) -> np.ndarray:
         """Return the surprise of each column given the others, in nats (rows, columns)."""
@@ -152,7 +201,7 @@ class Detector:
         parts = [np.empty((0, len(self.model.columns.names)))]
         for piece in self._pieces(table):
             surprise = column_surprise(self.model, _points(piece), self._values, chains)
-            parts.append(np.where(piece.novel, math.log(self._rows + 1), surprise))
+            parts.append(np.where(piece.novel, self.state["surprise"], surprise))
         return np.concatenate(parts)
 
     def _pieces(self, table: Table) -> Iterator[Familiar]:
@@ -177,9 +226,7 @@ class Detector:
         distance = np.concatenate([index.kneighbors(some)[0] for some in pieces])
         itself = distance[:, 0] <= _ITSELF * float(self.state["spacing"])
         others = np.where(itself[:, None], distance[:, 1:], distance[:, :-1])
-        # As if each new value were a column of its own, in which all training rows agree.
-        extra = piece.novel.sum(1) * 2 * _mean_square(LEVELS) * self._rarity**2
-        return np.sqrt(np.square(others.astype(np.float64)) + extra[:, None]).mean(1)
+        return np.asarray(others.mean(1, dtype=np.float64))
 
     def _index(self, dtype: Any) -> Any:
         """Return the training rows' vectors, ready to be searched, in the precision asked for."""
@@ -189,16 +236,15 @@ class Detector:
         return self._indices[dtype]
 
     def _nll(self, piece: Familiar, chains: Sequence[ARCSM]) -> np.ndarray:
-        return _nll(self.model, piece) + piece.novel.sum(1) * math.log(self._rows + 1)
+        return _nll(self.model, piece)
 
     def _typicality(self, piece: Familiar, chains: Sequence[ARCSM]) -> np.ndarray:
-        return np.abs(self._nll(piece, chains) - float(self.state["mean"]))
+        return np.abs(_nll(self.model, piece) - float(self.state["mean"]))
 
     def _csm(self, piece: Familiar, chains: Sequence[ARCSM]) -> np.ndarray:
         score, bend = scaled_jets(chains[0], _tensor(piece, chains[0]), FEW_LEVELS)
-        found = (score.double().square() / 2 + bend).mean(1).sum(-1).cpu().numpy()
-        extra = piece.novel.sum(1) * _mean_square(FEW_LEVELS) / 2 * self._rarity**2
-        return np.asarray(found + extra)
+        found = score.double().square() / 2 + bend
+        return np.asarray(found.mean(1).sum(-1).cpu().numpy())
 
     def _h(self, piece: Familiar, chains: Sequence[ARCSM]) -> np.ndarray:
         total = np.zeros(len(piece.novel))
@@ -206,12 +252,7 @@ class Detector:
             level = chain.noise.sigma_min
             score, _ = scaled_jets(chain, _tensor(piece, chain), [level])
             total -= (score.double()[:, 0].sum(-1) / level).cpu().numpy() / len(chains)
-        return total + piece.novel.sum(1) * self._rarity
-
-    @property
-    def _rarity(self) -> float:
-        """The deviation that one in n + 1 values of a normal column exceeds, on either side."""
-        return -NormalDist().inv_cdf(0.5 / (self._rows + 1))
+        return total
 
 
 _SCORES: dict[str, Callable[[Detector, Familiar, Sequence[ARCSM]], np.ndarray]] = {
@@ -226,6 +267,21 @@ _SCORES: dict[str, Callable[[Detector, Familiar, Sequence[ARCSM]], np.ndarray]] 
 def _mean_square(levels: Sequence[float]) -> float:
     """Return the mean over levels of (σ s)² of a standard normal column at 1: s = −1/(1 + σ²)."""
     return float(np.mean([(level / (1 + level**2)) ** 2 for level in levels]))
+
+
+def _deviation(share: float) -> float:
+    """Return the deviation that such a share of a normal column exceeds, on either side."""
+    return -NormalDist().inv_cdf(share / 2)
+
+
+# What a column of its own adds to each score if its value is one of such a share of rare values.
+_ALONE: dict[str, Callable[[float], float]] = {
+    "multiscale": lambda share: math.sqrt(2 * _mean_square(LEVELS)) * _deviation(share),
+    "nll": lambda share: -math.log(share),
+    "csm": lambda share: _mean_square(FEW_LEVELS) / 2 * _deviation(share) ** 2,
+    "typicality": lambda share: -math.log(share),
+    "h": _deviation,
+}
 
 
 def _units(piece: Familiar) -> np.ndarray:

@@ -5,6 +5,7 @@ unusual a row is even so: what has no place is counted apart, and something know
 so that the other columns can be judged.
 """
 
+from collections import Counter
 from dataclasses import dataclass
 from typing import Any
 
@@ -67,6 +68,20 @@ def make_familiar(columns: Columns, table: Table) -> Familiar:
             known[name] = values
         familiar = Table(known)
     return Familiar(familiar, encoded, novel)
+
+
+def chance_of_new(columns: Columns, table: Table) -> np.ndarray:
+    """Return for each column the chance that the next row has a value which no row has (columns,).
+
+    It is the estimate of Good and Turing, the share of rows whose value no other row has; with one
+    such row more, so that it is not 0. Numbers have a place, all but those beyond given bounds.
+    """
+    singles = []
+    for column in columns.config["columns"]:
+        of_few = column["kind"] in (Category.kind, Ordinal.kind)
+        counts = Counter(table.columns[column["name"]].tolist()).values() if of_few else ()
+        singles.append(sum(count == 1 for count in counts))
+    return (np.array(singles) + 1) / (table.rows + 1)
 
 
 def _put(values: np.ndarray, where: np.ndarray, instead: Any) -> np.ndarray:
