@@ -28,6 +28,19 @@ def test_the_most_surprising_column_is_at_the_top_and_coloured(tmp_path: Path) -
     assert "in$come$" in (tmp_path / "why.svg").read_text() or (tmp_path / "why.svg").stat().st_size
 
 
+def test_a_table_of_one_row_is_that_row() -> None:
+    ax = surprise_plot(np.array([[-1.0, 8.0, 2.0]]), names=["age", "income", "city"])
+    assert [bar.get_width() for bar in ax.patches] == [8.0, 2.0, -1.0]
+    assert [label.get_text() for label in ax.get_yticklabels()] == ["income", "city", "age"]
+
+
+def test_the_values_may_be_a_row_of_pandas() -> None:
+    pandas = pytest.importorskip("pandas")
+    row = pandas.DataFrame({"age": [30, 40], "income": [1.5, 2.5]}).iloc[1]
+    ax = surprise_plot([1.0, 2.0], names=row.index, values=row)
+    assert [label.get_text() for label in ax.get_yticklabels()] == ["income = 2.5", "age = 40"]
+
+
 def test_of_many_columns_only_the_first_are_drawn() -> None:
     ax = surprise_plot(np.arange(40.0), most=5)
     assert [bar.get_width() for bar in ax.patches] == [39.0, 38.0, 37.0, 36.0, 35.0]
@@ -39,7 +52,9 @@ def test_of_many_columns_only_the_first_are_drawn() -> None:
     ("surprise", "options", "message"),
     [
         ([1.0, np.nan], {}, "finite numbers in surprise"),
-        ([[1.0, 2.0]], {}, "1 dimensions"),
+        ([[1.0, 2.0], [3.0, 4.0]], {}, r"one row, got 2 rows; pass one of them, surprise\[0\]"),
+        ([[[1.0, 2.0]]], {}, "1 or 2 dimensions"),
+        ([[1.0, 2.0]], {"names": ["a"]}, "names for each of 2 columns"),
         ([1.0, 2.0], {"names": ["a"]}, "names for each of 2 columns"),
         ([1.0, 2.0], {"values": [1]}, "values for each of 2 columns"),
         ([1.0, 2.0], {"most": 0}, "1 or more"),

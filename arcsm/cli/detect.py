@@ -168,39 +168,36 @@ def detect(
     from arcsm.cli.output import RowsOut
     from arcsm.cli.scoring import chunks, located
     from arcsm.data import Table
+    from arcsm.devices import check_device
     from arcsm.estimators import ARCSMDetector
     from arcsm.estimators.detector import check_contamination
 
     if contamination is not None:
         check_contamination(contamination)
+    check_device(device)
     out = RowsOut(output, model=model or save, data=data, as_json=as_json)
     if explain:  # before the training, not after it
         out.expect(Table({BECAUSE: np.full(1, None, dtype=object)}))
     _check_places(output, train, save)
     reporter = voice.reporter()
-    source = Source(data)
-    if model is not None:
+    source, normal = Source(data), None if train is None else Source(train)
+    if normal is None:
+        assert model is not None
         detector = _load(model, device)
+        names, of = detector.density_.model_.columns.names, "of the model"
     else:
-        assert train is not None
-        table = _choose(Source(train).read(), drop or [])
-        kinds = parse_kinds(columns or [], table)
+        with located(normal, option="--train"):
+            table = normal.read()
+        table = _choose(table, drop or [])
+        names, of = table.names, "of --train"
         detector = ARCSMDetector(
             contamination="auto" if contamination is None else contamination,
-            columns=kinds or None,
+            columns=parse_kinds(columns or [], table) or None,
             max_steps=max_steps,
             max_seconds=max_seconds,
             device=device,
             random_state=seed,
         )
-        source.require(table.names, "of --train")  # before the training, not after it
-        source.require(list(keep or []), "of --keep")
-        with reporter.training("training", max_steps) as progress:
-            detector.fit_with_progress(table, progress=progress)
-        if save is not None and speaks():
-            with writing(save, "choose another place for --save"):
-                detector.save(save)
-    names = detector.density_.model_.columns.names
     kept = list(dict.fromkeys(keep or []))
     of_columns = [f"surprise[{name}]" for name in names]
     added = {SCORE, OUTLIER, *((BECAUSE, *of_columns) if explain else ())}
@@ -209,8 +206,17 @@ def detect(
             "expected --keep of columns other than those that are added, got"
             f" {sorted(added.intersection(kept))}; rename the column in DATA"
         )
-    source.require(names, "of --train" if model is None else "of the model")
+    source.require(names, of)
     source.require(kept, "of --keep")
+    if normal is not None:
+        with (
+            located(normal, option="--train"),
+            reporter.training("training", max_steps) as progress,
+        ):
+            detector.fit_with_progress(table, progress=progress)
+        if save is not None and speaks():
+            with writing(save, "choose another place for --save"):
+                detector.save(save)
     rows = outliers = 0
 
     def judged(start: int, chunk: Table) -> Table:
@@ -287,10 +293,14 @@ def _load(directory: Path, device: str) -> "ARCSMDetector":
             f"expected the directory of a detector at {str(directory)!r}, got {got};"
             " `arcsm detect --save` makes one"
         )
-    from arcsm.devices import check_device
     from arcsm.estimators import ARCSMDetector
+    from arcsm.tabular import load_tabular
 
-    check_device(device)
+    if load_tabular(directory)[1].get("estimator") != ARCSMDetector.__name__:
+        raise InputError(
+            f"expected the directory of a detector at {str(directory)!r}, got that of another"
+            " model; `arcsm detect --save` makes one"
+        )
     return ARCSMDetector.load(directory, device=device)
 
 

@@ -182,16 +182,20 @@ def impute(
 
     from arcsm.cli.fields import as_they_stood, table_of_ends
     from arcsm.cli.output import RowsOut
+    from arcsm.cli.scoring import located
     from arcsm.columns.incomplete import find_missing
     from arcsm.data import Table, write_table
+    from arcsm.devices import check_device
     from arcsm.estimators import ARCSMImputer
     from arcsm.tasks.impute import Imputation, check_strategy
 
     check_strategy(strategy)
+    check_device(device)
     out = RowsOut(output, model=model or save, data=data, as_json=as_json)
     _check_places(output, train, intervals, save, data)
     reporter = voice.reporter()
-    table = Source(data).read()
+    source = Source(data)
+    table = source.read()
     out.expect(table)
     if multiple is not None and IMPUTATION in table.columns:
         raise InputError(
@@ -200,9 +204,10 @@ def impute(
         )
     if model is not None:
         imputer = _load(model, device)
-        learned_from = None
     else:
-        learned_from = table if train is None else Source(train).read()
+        origin, option = (source, "") if train is None else (Source(train), "--train")
+        with located(origin, option=option):
+            learned_from = table if train is None else origin.read()
         learned_from = _choose(learned_from, ignore or [])
         _require(table, learned_from.names, data, "of --train")
         imputer = ARCSMImputer(
@@ -212,7 +217,10 @@ def impute(
             device=device,
             random_state=seed,
         )
-        with reporter.training("training", max_steps) as progress:
+        with (
+            located(origin, option=option),
+            reporter.training("training", max_steps) as progress,
+        ):
             imputer.fit_with_progress(learned_from, progress=progress)
         if save is not None:
             with writing(save, "choose another place for --save"):
@@ -383,11 +391,9 @@ def _load(directory: Path, device: str) -> "ARCSMImputer":
             f"expected the directory of a model at {str(directory)!r}, got {got};"
             " `arcsm impute --save` makes one"
         )
-    from arcsm.devices import check_device
     from arcsm.estimators import ARCSMDensity, ARCSMImputer
     from arcsm.tabular import load_tabular
 
-    check_device(device)
     if load_tabular(directory)[1].get("estimator") == ARCSMDensity.__name__:
         return ARCSMImputer.from_density(ARCSMDensity.load(directory, device=device))
     return ARCSMImputer.load(directory, device=device)

@@ -57,7 +57,7 @@ Rows = Annotated[
         "-o",
         metavar="FILE",
         help="Where the rows go: .csv, .tsv (also .gz), .parquet, .npy or .npz; - is CSV on"
-        " stdout.",
+        " stdout. A file that is there is replaced.",
     ),
 ]
 Seed = Annotated[

@@ -28,10 +28,14 @@ def chunks(
 
 
 @contextmanager
-def located(source: Source, start: int) -> Iterator[None]:
-    """Say of an error in a chunk where in the source the chunk starts."""
+def located(source: Source, start: int = 0, *, option: str = "") -> Iterator[None]:
+    """Say of an error in a chunk which source it is of, and where in it the chunk starts.
+
+    `option` is the one that named the source, if it is not DATA.
+    """
     try:
         yield
     except InputError as error:
+        place = f"{option} {source.told!r}".lstrip()
         after = f", counted from row {start}" if start else ""
-        raise InputError(f"{source.told!r}{after}: {error}") from error
+        raise InputError(f"{place}{after}: {error}") from error

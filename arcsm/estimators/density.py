@@ -195,7 +195,7 @@ class ARCSMDensity(Predictions, BaseEstimator):
             max_seconds=self.max_seconds,
             batch_size=self.batch_size,
             learning_rate=self.learning_rate,
-            validation=self.validation_fraction,
+            validation_fraction=self.validation_fraction,
         )
         kinds = None if self.columns is None else by_name(self.columns, table.names)
         if progress is None and self.verbose:
@@ -394,4 +394,4 @@ class ARCSMDensity(Predictions, BaseEstimator):
         return column_names(self.conditional_on, names)
 
     def _table(self, X: Any, *, reset: bool) -> Table:
-        return checked_table(self, X, reset=reset)
+        return checked_table(self, X, None if reset else self.model_.columns.names)

@@ -16,6 +16,7 @@ from arcsm.data.table import Table
 from arcsm.errors import CheckpointError, InputError
 from arcsm.estimators.density import ARCSMDensity
 from arcsm.estimators.parameters import by_name, plain
+from arcsm.estimators.rows import checked_table
 from arcsm.files import atomic_directory
 from arcsm.tabular import TabularModel, load_tabular, save_tabular
 from arcsm.tasks.detect import NEIGHBOURS, Detector, check_method
@@ -138,7 +139,7 @@ class ARCSMDetector(OutlierMixin, BaseEstimator):
         check_contamination(self.contamination)
         check_method(self.method)
         # What an earlier fit has learned stays whole until this one has succeeded.
-        table = ARCSMDensity()._table(X, reset=True)
+        table = checked_table(clone(self), X, None)
         told = {} if self.columns is None else by_name(self.columns, table.names)
         kinds = {**_numbers_as_they_are(table), **told}
         density = ARCSMDensity(
@@ -170,7 +171,7 @@ class ARCSMDetector(OutlierMixin, BaseEstimator):
     def score_samples(self, X: Any) -> np.ndarray:
         """Return how normal each row is, of shape (n_samples,): the lower the more unusual."""
         check_is_fitted(self)
-        return -self.detector_.outlier_score(self.density_._table(X, reset=False))
+        return -self.detector_.outlier_score(self._table(X))
 
     def decision_function(self, X: Any) -> np.ndarray:
         """Return `score_samples` less `offset_`: below 0 for outliers, of shape (n_samples,)."""
@@ -191,13 +192,13 @@ class ARCSMDetector(OutlierMixin, BaseEstimator):
         long as scoring: pass the rows that matter.
         """
         check_is_fitted(self)
-        return self.detector_.explain(self.density_._table(X, reset=False))
+        return self.detector_.explain(self._table(X))
 
     def with_method(self, method: str, X: Any) -> "ARCSMDetector":
         """Return a detector with another `method` and the same fitted models; X as in `fit`."""
         check_is_fitted(self)
         check_method(method)
-        table = self.density_._table(X, reset=False)
+        table = self._table(X)
         if table.rows != len(self.kept_):
             raise InputError(
                 f"expected the {len(self.kept_)} rows of `fit`, got {table.rows}; pass the same X"
@@ -231,7 +232,7 @@ class ARCSMDetector(OutlierMixin, BaseEstimator):
             "estimator": type(self).__name__,
             "parameters": plain(params),
             "offset": float(self.offset_),
-            "frame": self.density_.frame_,
+            "frame": self.frame_,
             "named": hasattr(self, "feature_names_in_"),
         }
         model, state = self.density_.model_, dict(self.detector_.state)
@@ -268,6 +269,10 @@ class ARCSMDetector(OutlierMixin, BaseEstimator):
         detector.offset_ = offset
         return detector
 
+    def _table(self, X: Any) -> Table:
+        """Return rows like those of `fit`."""
+        return checked_table(self, X, self.density_.model_.columns.names)
+
     def _learn(self, density: ARCSMDensity, table: Table, kept: np.ndarray) -> Detector:
         """Return what makes outlier scores of a density, which has learned the rows kept."""
         told = 0.0 if self.contamination == "auto" else float(self.contamination)
@@ -287,7 +292,7 @@ class ARCSMDetector(OutlierMixin, BaseEstimator):
         self.density_, self.detector_, self.kept_ = density, detector, kept
         self.training_scores_ = -detector.state["training_scores"]
         self.offset_ = self._offset()
-        self.n_features_in_ = density.n_features_in_
+        self.n_features_in_, self.frame_ = density.n_features_in_, density.frame_
         if hasattr(density, "feature_names_in_"):
             self.feature_names_in_ = density.feature_names_in_
         elif hasattr(self, "feature_names_in_"):

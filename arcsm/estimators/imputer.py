@@ -156,7 +156,7 @@ class ARCSMImputer(TransformerMixin, BaseEstimator):
             max_seconds=self.max_seconds,
             batch_size=self.batch_size,
             learning_rate=self.learning_rate,
-            validation=self.validation_fraction,
+            validation_fraction=self.validation_fraction,
         )
         kinds = None if self.columns is None else by_name(self.columns, rows.table.names)
         if progress is None and self.verbose:

@@ -30,6 +30,11 @@ def column_names(columns: Sequence[str | int], known: Sequence[str]) -> list[str
 
 def by_name(values: Mapping[Any, Any], known: Sequence[str]) -> dict[str, Any]:
     """Return a mapping from columns by the names of these."""
+    if not isinstance(values, Mapping):
+        raise InputError(
+            f"expected a mapping from columns, such as {{{known[0]!r}: …}}, got"
+            f" {type(values).__name__}; pass a dictionary"
+        )
     names = column_names(list(values), known)
     if len(set(names)) < len(names):
         raise InputError(f"expected each column once, got {names}; leave one out")

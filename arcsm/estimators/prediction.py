@@ -124,7 +124,7 @@ class Predictions:
         check_is_fitted(self)
         state = check_random_state(self.random_state if random_state is None else random_state)
         random = np.random.default_rng(int(state.randint(_SEEDS)))
-        return self.model_.pit(checked_table(self, X, reset=False), random=random)
+        return self.model_.pit(checked_table(self, X, self.model_.columns.names), random=random)
 
     def _predict(
         self,

@@ -12,8 +12,13 @@ from arcsm.estimators.parameters import by_name, is_frame
 from arcsm.tabular.given import as_given
 
 
-def checked_table(estimator: Any, X: Any, *, reset: bool) -> Table:
-    """Return X as a table with all columns; with `reset`, note what the estimator is fitted on."""
+def checked_table(estimator: Any, X: Any, names: Sequence[str] | None) -> Table:
+    """Return X as a table with all columns.
+
+    `names` are those of the columns in `fit`, or None while it is being fitted: then the estimator
+    notes what it is fitted on.
+    """
+    reset = names is None
     least = 2 if reset else 1
     if isinstance(X, Table) or is_frame(X):
         table = as_table(X)
@@ -23,9 +28,8 @@ def checked_table(estimator: Any, X: Any, *, reset: bool) -> Table:
             )
         if not isinstance(X, Table):
             validate_data(estimator, X, reset=reset, skip_check_array=True)
-            if not reset and not _has_names(estimator):
+            if names is not None and not _has_names(estimator):
                 # Fitted without names: by position, of which scikit-learn has warned.
-                names = estimator.model_.columns.names
                 table = Table(dict(zip(names, table.columns.values(), strict=True)))
         elif reset:
             estimator.n_features_in_ = len(table.names)
@@ -38,7 +42,7 @@ def checked_table(estimator: Any, X: Any, *, reset: bool) -> Table:
             dtype="numeric",
             ensure_min_samples=least,
         )
-        table = as_table(values, names=None if reset else list(estimator.model_.columns.names))
+        table = as_table(values, names=None if names is None else list(names))
     if reset:
         estimator.frame_ = isinstance(X, Table) or is_frame(X)
     return table

@@ -27,12 +27,20 @@ def surprise_plot(
 ) -> "Axes":
     """Draw the surprise of the columns of one row, in nats, the most surprising at the top.
 
-    `surprise` is a row of what `explain` returns; `values` are those of the row, to be shown beside
-    the names. Of more than `most` columns only the first ones are drawn. Columns of which another
-    value would be far more likely, given all the others, are coloured.
+    `surprise` is what `explain` returns for one row, as (D,) or (1, D); `values` are those of the
+    row, to be shown beside the names. Of more than `most` columns only the first ones are drawn.
+    Columns of which another value would be far more likely, given all the others, are coloured.
     """
-    heights = as_numbers(surprise, "surprise", ndims=(1,))
+    heights = as_numbers(surprise, "surprise", ndims=(1, 2))
+    if heights.ndim == 2:
+        if len(heights) > 1:
+            raise InputError(
+                f"expected the surprise of one row, got {len(heights)} rows; pass one of them,"
+                " surprise[0] for the first"
+            )
+        heights = heights[0]
     names = [f"x{i}" for i in range(len(heights))] if names is None else [str(n) for n in names]
+    values = None if values is None else list(values)  # a row of pandas has labels for places
     for what, given in (("names", names), ("values", values)):
         if given is not None and len(given) != len(heights):
             raise InputError(

@@ -1,9 +1,11 @@
 """Fitting a table: which network, how long, from the number of rows and columns alone."""
 
+import math
 import os
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
+from types import UnionType
 from typing import Any
 
 import numpy as np
@@ -40,6 +42,19 @@ _ROWS = 65_536
 
 ORDERS = ("natural", "random", "auto", "any")
 
+# Of each setting that is a number, if it is given: what it is in words, its type and its range.
+_NUMBERS: dict[str, tuple[str, type | UnionType, Callable[[Any], bool]]] = {
+    "max_steps": ("a whole number, 1 or more", int, lambda steps: steps >= 1),
+    "max_seconds": ("a number above 0", int | float, lambda seconds: 0 < seconds < math.inf),
+    "batch_size": ("a whole number, 1 or more", int, lambda rows: rows >= 1),
+    "learning_rate": ("a number above 0", int | float, lambda rate: 0 < rate < math.inf),
+    "validation_fraction": (
+        "a share of the rows, 0 or more and below 1",
+        int | float,
+        lambda share: 0 <= share < 1,
+    ),
+}
+
 
 @dataclass(frozen=True)
 class Settings:
@@ -48,10 +63,10 @@ class Settings:
     `order` is the order of the columns: "natural", "random", "auto" (learned from the rows), their
     names, or "any", one model for all orders. `ensemble` models are trained side by side and their
     densities averaged: the first in this order, the others in random ones, or all in this order if
-    it is a list of names. `hidden` lists the widths of the network. A share `validation` of the
-    rows is held out to tell when to stop. `max_seconds` is for learning the order and training
-    together. The columns `conditional_on` are covariates: the density is that of the others given
-    these, and all models of an ensemble then have the same order.
+    it is a list of names. `hidden` lists the widths of the network. A share `validation_fraction`
+    of the rows is held out to tell when to stop. `max_seconds` is for learning the order and
+    training together. The columns `conditional_on` are covariates: the density is that of the
+    others given these, and all models of an ensemble then have the same order.
     """
 
     order: str | Sequence[str] = "natural"
@@ -61,7 +76,7 @@ class Settings:
     max_seconds: float | None = None
     batch_size: int | None = None
     learning_rate: float | None = None
-    validation: float | None = None
+    validation_fraction: float | None = None
     conditional_on: Sequence[str] = ()
 
     def __post_init__(self) -> None:
@@ -76,6 +91,13 @@ class Settings:
                 f"expected ensemble as a number of models, 1 or more, got {self.ensemble!r};"
                 " correct it"
             )
+        for name, (words, kind, fits) in _NUMBERS.items():
+            told = getattr(self, name)
+            value = told.item() if isinstance(told, np.generic) else told
+            number = isinstance(value, kind) and not isinstance(value, bool)
+            if value is not None and not (number and fits(value)):
+                raise InputError(f"expected {name} as {words}, got {told!r}; correct it")
+            object.__setattr__(self, name, value)
         if self.conditional_on and self.order in ("any", "auto"):
             raise InputError(
                 f"expected the order natural, random, or a list of names with covariates, got"
@@ -137,14 +159,16 @@ class Settings:
         it has to be watched.
         """
         batch_size = (128 if rows < 20_000 else 512) if self.batch_size is None else self.batch_size
-        epochs = 20 * rows // max(batch_size, 1)
+        epochs = 20 * rows // batch_size
         steps = 2000 if rows < 2000 else min(max(epochs, 5000), 20_000)
         return TrainConfig(
             steps=steps if self.max_steps is None else self.max_steps,
             batch_size=batch_size,
             learning_rate=7e-3 if self.learning_rate is None else self.learning_rate,
             # Some thousand rows tell as well as more when to stop, and are evaluated often.
-            validation=min(0.15, 5000 / rows) if self.validation is None else self.validation,
+            validation=min(0.15, 5000 / rows)
+            if self.validation_fraction is None
+            else self.validation_fraction,
             evaluate_every=20 if rows < 500 else 50 if rows < 5000 else 100,
             patience=12,
             max_seconds=self.max_seconds,

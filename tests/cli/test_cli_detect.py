@@ -96,6 +96,18 @@ def test_rows_go_to_stdout_and_json_to_scripts(
     assert "add -o FILE" in fails("detect", odd, "--model", detector, "--json")
 
 
+def test_a_file_that_is_there_is_replaced_as_all_commands_say(
+    run: Run, odd: Path, detector: Path, tmp_path: Path
+) -> None:
+    path = tmp_path / "s.csv"
+    path.write_text("mine\n" * 100)
+    assert run("detect", odd, "--model", detector, "-o", path).exit_code == 0
+    assert read_table(path).names == ("outlier_score", "outlier")
+    for command in ("detect", "impute", "predict", "sample", "score"):
+        told = "".join(c for c in run(command, "--help").stdout if c not in "│╭╮╰╯─")
+        assert "A file that is there is replaced." in " ".join(told.split())
+
+
 def test_rows_come_in_chunks(
     run: Run, csv: Path, detector: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -155,7 +167,10 @@ def test_what_cannot_be_is_refused_before_the_training(
     assert "holds other files" in fails(*base, "--save", tmp_path / "mine")
     assert "got the file" in fails(*base, "--save", copy)
     assert "nothing there" in fails("detect", odd, "--model", tmp_path / "none")
-    assert "expected an ARCSMDetector" in fails("detect", odd, "--model", model)
+    other = fails("detect", odd, "--model", model)
+    assert "expected the directory of a detector" in other and "another model" in other
+    assert "a device that torch" in (line := fails(*base, "--device", "abacus"))
+    assert "--train" not in line
     assert "contamination" in fails(*base, "--contamination", 0.7)
     assert "contamination" in fails(*base, "--contamination", 0)
 
@@ -172,6 +187,51 @@ def test_a_column_that_would_be_written_twice(fails: Run, detector: Path, tmp_pa
     write_table(tmp_path / "d.csv", table)
     line = fails("detect", tmp_path / "d.csv", "--model", detector, "--keep", "outlier")
     assert "rename the column" in line
+
+
+@pytest.mark.parametrize("added", ["outlier_score", "outlier", "because", "surprise[age]"])
+def test_such_a_column_is_found_before_the_training(
+    fails: Run, csv: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, added: str
+) -> None:
+    def fit(*_: Any, **__: Any) -> None:
+        raise AssertionError("began to train")
+
+    monkeypatch.setattr(ARCSMDetector, "fit_with_progress", fit)
+    rows = read_table(csv).take(slice(0, 2))
+    write_table(tmp_path / "d.csv", Table({**rows.columns, added: np.zeros(2)}))
+    line = fails("detect", tmp_path / "d.csv", "--train", csv, "--explain", "--keep", added)
+    assert f"those that are added, got ['{added}']; rename the column in DATA" in line
+
+
+@pytest.mark.parametrize(
+    ("content", "words", "reason"),
+    [
+        ("age,size\n1,2\n,3\n4,5\n", (), "column 'age', got a missing value in row 1"),
+        ("age,size\n1,2\n", (), "at least 2 rows"),
+        ("age,size\n1,2\n1,2\n1,2\n", (), "rows that differ"),
+        ("age,size\n1,2\n3,4\n", ("--columns", "age=bounded:2:"), "values from 2 to"),
+        ("age,name\n" + "".join(f"{i},n{i}\n" for i in range(300)), (), "an identifier"),
+        ("age,age\n1,2\n", (), "unique"),
+        ("age,size\n1,2\n1\n", (), "fields"),
+        ("", (), "header"),
+    ],
+)
+def test_what_is_wrong_with_the_normal_rows_is_said_of_them(
+    fails: Run, tmp_path: Path, content: str, words: tuple[str, ...], reason: str
+) -> None:
+    path, data = tmp_path / "normal.csv", tmp_path / "d.csv"
+    path.write_text(content)
+    write_table(data, {name: np.ones(1) for name in ("age", "size", "name")})
+    line = fails("detect", data, "--train", path, *words, *QUICK)
+    assert line.startswith(f"arcsm: --train {str(path)!r}: ") and reason in line
+
+
+def test_what_is_wrong_with_the_new_rows_is_not_said_of_the_normal_ones(
+    fails: Run, csv: Path, tmp_path: Path
+) -> None:
+    (tmp_path / "d.csv").write_text("age,income,city\n30,,Bern\n")
+    line = fails("detect", tmp_path / "d.csv", "--train", csv, "-q", *QUICK)
+    assert line.startswith(f"arcsm: {str(tmp_path / 'd.csv')!r}: expected")
 
 
 def test_a_missing_value_is_an_error_and_nothing_is_written(

@@ -167,3 +167,17 @@ def test_mistakes_are_one_line(
         "impute", holes, "--model", imputer, "-o", output, "--intervals", output
     )
     assert not output.exists()
+
+
+def test_an_error_says_which_rows_it_is_of(fails: Run, tmp_path: Path) -> None:
+    data, rows = tmp_path / "d.csv", tmp_path / "rows.csv"
+    data.write_text("age,size\n1,2\n,3\n")
+    rows.write_text("age,size\n1,2\n1,2\n")
+    line = fails("impute", data, "--train", rows, *QUICK)
+    assert line.startswith(f"arcsm: --train {str(rows)!r}: expected a column whose known values")
+    line = fails("impute", rows, *QUICK)
+    assert line.startswith(f"arcsm: {str(rows)!r}: expected a column whose known values")
+    rows.write_text("age,size\n1\n")
+    assert fails("impute", data, "--train", rows).startswith(f"arcsm: --train {str(rows)!r}: ")
+    # What is not of the rows is not said of them.
+    assert fails("impute", data, "--device", "abacus").startswith("arcsm: expected a device")

@@ -102,6 +102,12 @@ def test_columns_and_order_by_name_and_position() -> None:
             quick(**wrong).fit(x)
 
 
+@pytest.mark.parametrize("columns", [["height"], "height"])
+def test_kinds_without_their_columns(columns: object) -> None:
+    with pytest.raises(InputError, match="expected a mapping from columns, such as"):
+        quick(columns=columns).fit(frame())
+
+
 def test_pipeline_grid_search_and_clone() -> None:
     x = np.random.default_rng(0).normal(size=(90, 2))
     pipeline = make_pipeline(StandardScaler(), quick())
@@ -270,9 +276,9 @@ def test_copies_and_constants_written_with_fewer_digits() -> None:
     assert np.isneginf(density.score_samples(table.assign(copy=table["copy"] + 1e-3))).all()
 
 
-@pytest.mark.parametrize("name", ["max_steps", "batch_size", "learning_rate"])
+@pytest.mark.parametrize("name", ["max_steps", "max_seconds", "batch_size", "learning_rate"])
 def test_nothing_is_not_the_default(name: str) -> None:
-    with pytest.raises(InputError):
+    with pytest.raises(InputError, match=f"expected {name} as "):
         ARCSMDensity(**{"max_steps": 5, name: 0}).fit(frame())
 
 

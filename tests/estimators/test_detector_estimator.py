@@ -299,6 +299,22 @@ def test_a_damaged_or_foreign_directory_is_refused(people: ARCSMDetector, tmp_pa
     assert json.loads((tmp_path / "b" / "config.json").read_text())
 
 
+def test_messages_name_the_detector() -> None:
+    x = line(60, 0)
+    detector = quick().fit(x)
+    holes = np.where(np.arange(180).reshape(60, 3) == 7, np.nan, x)
+    for call, message in (
+        (lambda: detector.score_samples(x[:, :2]), "ARCSMDetector is expecting 3 features"),
+        (lambda: detector.predict(holes), "ARCSMDetector does not accept missing values"),
+        (lambda: quick().fit(holes), "ARCSMDetector does not accept missing values"),
+        (lambda: quick().fit(x[:1]), "required by ARCSMDetector"),
+        (lambda: quick(max_steps=0).fit(x), "expected max_steps as a whole number, 1 or more"),
+        (lambda: quick(max_seconds=0).fit(x), "expected max_seconds as a number above 0"),
+    ):
+        with pytest.raises(ValueError, match=message):
+            call()
+
+
 def test_names_and_positions(people: ARCSMDetector) -> None:
     array = line(60, 0)
     detector = quick().fit(pd.DataFrame(array, columns=list("abc")))

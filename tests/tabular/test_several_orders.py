@@ -95,11 +95,34 @@ def test_orders_of_the_members() -> None:
         ({"ensemble": 2.0}, "got 2.0"),
         ({"order": "best"}, "natural, random, auto, any"),
         ({"order": "any", "ensemble": 2}, "leave one of the two out"),
+        ({"max_steps": 0}, "expected max_steps as a whole number, 1 or more, got 0"),
+        ({"max_steps": 1.5}, "max_steps as a whole number, 1 or more, got 1.5"),
+        ({"max_steps": True}, "max_steps .* got True"),
+        ({"max_steps": np.float64(3)}, "max_steps .* got"),
+        ({"max_seconds": 0}, "expected max_seconds as a number above 0, got 0"),
+        ({"max_seconds": -1.0}, "max_seconds .* got -1.0"),
+        ({"max_seconds": float("nan")}, "max_seconds .* got nan"),
+        ({"max_seconds": float("inf")}, "max_seconds .* got inf"),
+        ({"max_seconds": "60"}, "max_seconds .* got '60'"),
+        ({"batch_size": 0}, "expected batch_size as a whole number, 1 or more, got 0"),
+        ({"learning_rate": 0.0}, "expected learning_rate as a number above 0, got 0.0"),
+        ({"validation_fraction": 1}, "expected validation_fraction as a share .* got 1"),
+        ({"validation_fraction": -0.1}, "validation_fraction .* got -0.1"),
     ],
 )
 def test_settings_that_cannot_be(wrong: dict[str, Any], reason: str) -> None:
-    with pytest.raises(InputError, match=reason):
+    with pytest.raises(InputError, match=reason) as error:
         Settings(**wrong)
+    assert "TrainConfig" not in str(error.value)
+
+
+def test_numbers_of_numpy_are_numbers() -> None:
+    settings = Settings(
+        max_steps=np.int64(5), max_seconds=np.float32(2), validation_fraction=np.float64(0)
+    )
+    training = settings.training(50, 0)
+    assert (training.steps, training.max_seconds, training.validation) == (5, 2.0, 0.0)
+    assert type(training.steps) is int  # as a checkpoint can hold it
 
 
 def test_an_order_that_nobody_learned_is_refused() -> None:
