@@ -41,6 +41,21 @@ def test_the_values_may_be_a_row_of_pandas() -> None:
     assert [label.get_text() for label in ax.get_yticklabels()] == ["income = 2.5", "age = 40"]
 
 
+def test_the_values_may_be_a_table_of_one_row() -> None:
+    ax = surprise_plot([1.0, 2.0], names=["a", "b"], values=np.array([[30, 40]]))
+    assert [label.get_text() for label in ax.get_yticklabels()] == ["b = 40", "a = 30"]
+    pandas = pytest.importorskip("pandas")
+    new = pandas.DataFrame({"age": [30, 40], "income": [1.5, 2.5], "city": ["Bern", "Chur"]})
+    ax = surprise_plot([[1.0, 3.0, 2.0]], names=new.columns, values=new.iloc[[1]])
+    assert [label.get_text() for label in ax.get_yticklabels()] == [
+        "income = 2.5",
+        "city = Chur",
+        "age = 40",
+    ]
+    with pytest.raises(InputError, match="values of one row, got 2 rows; pass the row"):
+        surprise_plot([1.0, 2.0, 3.0], values=new)
+
+
 def test_of_many_columns_only_the_first_are_drawn() -> None:
     ax = surprise_plot(np.arange(40.0), most=5)
     assert [bar.get_width() for bar in ax.patches] == [39.0, 38.0, 37.0, 36.0, 35.0]
@@ -57,7 +72,9 @@ def test_of_many_columns_only_the_first_are_drawn() -> None:
         ([[1.0, 2.0]], {"names": ["a"]}, "names for each of 2 columns"),
         ([1.0, 2.0], {"names": ["a"]}, "names for each of 2 columns"),
         ([1.0, 2.0], {"values": [1]}, "values for each of 2 columns"),
-        ([1.0, 2.0], {"most": 0}, "1 or more"),
+        ([1.0, 2.0], {"values": np.ones((1, 3))}, "values for each of 2 columns, got 3"),
+        ([1.0, 2.0], {"values": np.ones((2, 2))}, "values of one row, got 2 rows; pass the row"),
+        ([1.0, 2.0], {"most": 0}, "1 or more, got 0; give 15"),
     ],
 )
 def test_wrong_input(surprise: object, options: dict, message: str) -> None:

@@ -37,6 +37,8 @@ SCORE, OUTLIER, BECAUSE = "outlier_score", "outlier", "because"
 
 _LEARN = "What is normal"
 
+_FIRST = 1000  # rows of DATA that are looked at before the training
+
 HELP = prose("""Say of each row of DATA how unusual it is beside the rows of --train.
 
 A higher outlier_score is more unusual; outlier says whether the row is beyond the threshold. With
@@ -162,6 +164,11 @@ def detect(
         )
     if max_seconds is not None and not 0 < max_seconds < float("inf"):
         raise InputError(f"expected --max-seconds above 0, got {max_seconds:g}; leave it out")
+    if contamination is not None and not 0 < contamination <= 0.5:
+        raise InputError(
+            "expected --contamination as a share above 0 and up to 0.5, got"
+            f" {contamination:g}; leave it out if the rows of --train are normal"
+        )
     voice = Voice(quiet=quiet, as_json=as_json)
     import numpy as np
 
@@ -170,10 +177,7 @@ def detect(
     from arcsm.data import Table
     from arcsm.devices import check_device
     from arcsm.estimators import ARCSMDetector
-    from arcsm.estimators.detector import check_contamination
 
-    if contamination is not None:
-        check_contamination(contamination)
     check_device(device)
     out = RowsOut(output, model=model or save, data=data, as_json=as_json)
     if explain:  # before the training, not after it
@@ -208,6 +212,10 @@ def detect(
         )
     source.require(names, of)
     source.require(kept, "of --keep")
+    if kept:  # what is text in the first rows is text, and found before the training
+        for first in source.chunks(kept, _FIRST):
+            out.expect(first)
+            break
     if normal is not None:
         with (
             located(normal, option="--train"),

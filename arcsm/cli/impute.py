@@ -181,7 +181,7 @@ def impute(
     import numpy as np
 
     from arcsm.cli.fields import as_they_stood, table_of_ends
-    from arcsm.cli.output import RowsOut
+    from arcsm.cli.output import RowsOut, check_apart
     from arcsm.cli.scoring import located
     from arcsm.columns.incomplete import find_missing
     from arcsm.data import Table, write_table
@@ -192,7 +192,9 @@ def impute(
     check_strategy(strategy)
     check_device(device)
     out = RowsOut(output, model=model or save, data=data, as_json=as_json)
-    _check_places(output, train, intervals, save, data)
+    if intervals is not None:
+        check_apart(Path(intervals), model or save, data, option="--intervals")
+    _check_places(output, train, intervals, save)
     reporter = voice.reporter()
     source = Source(data)
     table = source.read()
@@ -339,21 +341,17 @@ def _choose(table: "Table", ignore: Sequence[str]) -> "Table":
     return table.select(chosen)
 
 
-def _check_places(
-    output: str, train: str | None, intervals: str | None, save: Path | None, data: str
-) -> None:
+def _check_places(output: str, train: str | None, intervals: str | None, save: Path | None) -> None:
     """Refuse places that must not or could not be written, before the training."""
-    inputs = {"DATA": data, "--train": train}
     for option, told in {"--output": output, "--intervals": intervals}.items():
-        for name, other in inputs.items():
-            if told is None or other is None or told == "-":
-                continue
-            there = Path(told).exists() and Path(other).exists()
-            if there and Path(told).samefile(other):
-                raise InputError(
-                    f"expected an {option} other than {name}, got {told!r} for both; choose"
-                    " another file"
-                )
+        if told is None or train is None or told == "-":
+            continue
+        there = Path(told).exists() and Path(train).exists()
+        if there and Path(told).samefile(train):
+            raise InputError(
+                f"expected an {option} other than --train, got {told!r} for both; choose another"
+                " file"
+            )
     if intervals is not None:
         if Path(intervals) == Path(output):
             raise InputError(

@@ -80,16 +80,23 @@ class RowsOut:
         return "stdout" if self.told == STDOUT else self.told
 
 
-def check_apart(path: Path, model: Path | None, data: str | None) -> None:
-    """Refuse an output that would replace DATA or lie in the directory of the model."""
+def check_apart(
+    path: Path, model: Path | None, data: str | None, *, option: str = "--output"
+) -> None:
+    """Refuse an output that would replace DATA or lie in the directory of the model.
+
+    That directory may be one that is still to be made. `option` is the one that named the output.
+    """
     if data is not None and _same(path, Path(data)):
         raise InputError(
-            f"expected an --output other than DATA, got {str(path)!r} for both; choose another file"
+            f"expected an {option} other than DATA, got {str(path)!r} for both; choose another file"
         )
-    above = Path(os.path.realpath(path)).parents
-    if model is not None and any(_same(parent, model) for parent in above):
+    if model is None:
+        return
+    target, directory = Path(os.path.realpath(path)), Path(os.path.realpath(model))
+    if any(place == directory or _same(place, model) for place in (target, *target.parents)):
         raise InputError(
-            f"expected an --output outside of the model in {str(model)!r}, got {str(path)!r};"
+            f"expected an {option} outside of the model in {str(model)!r}, got {str(path)!r};"
             " choose another file"
         )
 

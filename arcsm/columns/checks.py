@@ -4,6 +4,7 @@ from collections.abc import Mapping
 
 import numpy as np
 
+from arcsm.data.fields import FALSE, TRUE, is_number
 from arcsm.data.table import Table
 from arcsm.errors import InputError
 
@@ -13,6 +14,12 @@ _TYPES = {"float64": "numbers", "int64": "whole numbers", "bool": "truth values"
 def type_of(values: np.ndarray) -> str:
     """Return float64, int64, bool or text."""
     return "text" if values.dtype == object else values.dtype.name
+
+
+def such_rows(which: np.ndarray) -> str:
+    """Return how many rows of a mask there are, in words."""
+    count = int(which.sum())
+    return f"{count} such row{'' if count == 1 else 's'}"
 
 
 def check_complete(name: str, values: np.ndarray) -> None:
@@ -37,7 +44,7 @@ def check_complete(name: str, values: np.ndarray) -> None:
         advice = ", or fill them in with ARCSMImputer (arcsm impute)"
     raise InputError(
         f"expected {what} only in column {name!r}, got {got} in row {row}"
-        f" ({int(bad.sum())} such rows); leave these rows out{advice}"
+        f" ({such_rows(bad)}); leave these rows out{advice}"
     )
 
 
@@ -90,7 +97,7 @@ def check_same_columns(table: Table, types: Mapping[str, str]) -> None:
     for name, kind in types.items():
         values = table.columns[name]
         if (kind == "text") != (values.dtype == object):
-            row = _first_without_number(values) if kind != "text" else 0
+            row = _first_that_is_text(values, kind) if kind != "text" else 0
             value = values[row] if len(values) else None
             shown = value if isinstance(value, str) or value is None else value.item()
             raise InputError(
@@ -100,11 +107,13 @@ def check_same_columns(table: Table, types: Mapping[str, str]) -> None:
         check_complete(name, values)
 
 
-def _first_without_number(texts: np.ndarray) -> int:
-    """Return the first row whose text no number can be read from, else 0."""
+def _first_that_is_text(texts: np.ndarray, kind: str) -> int:
+    """Return the first row whose text is no truth value, or no number, else 0.
+
+    A missing value has made no column one of text.
+    """
+    fits = {*TRUE, *FALSE}.__contains__ if kind == "bool" else is_number
     for row, text in enumerate(texts.tolist()):
-        try:
-            float(text)
-        except (TypeError, ValueError):
+        if isinstance(text, str) and not fits(text):
             return row
     return 0

@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 
 from arcsm.columns.category import Category
+from arcsm.columns.checks import such_rows
 from arcsm.columns.continuous import Bounded, Real
 from arcsm.columns.discrete import Grid, Ordinal
 from arcsm.columns.fixed import Constant, is_constant
@@ -291,7 +292,7 @@ def _check_inside(name: str, values: np.ndarray, lower: float | None, upper: flo
         bounds = f"{'−∞' if lower is None else lower} to {'∞' if upper is None else upper}"
         raise InputError(
             f"expected values from {bounds} in column {name!r}, got {values[row].item()!r} in row"
-            f" {row} ({int(outside.sum())} such rows); correct the bounds or the values"
+            f" {row} ({such_rows(outside)}); correct the bounds or the values"
         )
 
 

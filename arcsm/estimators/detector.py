@@ -15,7 +15,8 @@ from sklearn.utils.validation import check_is_fitted
 from arcsm.data.table import Table
 from arcsm.errors import CheckpointError, InputError
 from arcsm.estimators.density import ARCSMDensity
-from arcsm.estimators.parameters import by_name, plain
+from arcsm.estimators.parameters import AUTO_SHARE, by_name, plain
+from arcsm.estimators.pyod_view import PyODView
 from arcsm.estimators.rows import checked_table
 from arcsm.files import atomic_directory
 from arcsm.tabular import TabularModel, load_tabular, save_tabular
@@ -23,8 +24,6 @@ from arcsm.tasks.detect import NEIGHBOURS, Detector, check_method
 from arcsm.train import Progress, holds_model
 from arcsm.train.checkpoint import describe, read_tensors, write_tensors
 
-# Of rows like those of `fit`, the share that counts as outliers with contamination="auto".
-_AUTO = 0.01
 # By this share of it the threshold then lies below the last row of `fit` that is none, so that
 # this one stays so when its score is rounded in another way.
 _ROUNDING = 1e-6
@@ -199,15 +198,19 @@ class ARCSMDetector(OutlierMixin, BaseEstimator):
         check_is_fitted(self)
         check_method(method)
         table = self._table(X)
-        if table.rows != len(self.kept_):
+        same = table.rows == len(self.kept_) and np.allclose(
+            -self.detector_.outlier_score(table), self.training_scores_, rtol=1e-3, atol=1e-4
+        )
+        if not same:
             raise InputError(
-                f"expected the {len(self.kept_)} rows of `fit`, got {table.rows}; pass the same X"
+                f"expected the {len(self.kept_)} rows of `fit` in their order, got"
+                f" {table.rows} that are not these; pass the same X"
             )
         other: ARCSMDetector = clone(self).set_params(method=method)
         other._take(self.density_, other._learn(self.density_, table, self.kept_), self.kept_)
         return other
 
-    def pyod(self) -> "PyODView":
+    def pyod(self) -> PyODView:
         """Return the detector as those who know PyOD expect it: higher is more unusual."""
         return PyODView(self)
 
@@ -303,100 +306,9 @@ class ARCSMDetector(OutlierMixin, BaseEstimator):
         if self.contamination != "auto":
             return float(np.quantile(self.training_scores_, float(self.contamination)))
         # Of fewer than a hundred rows none is an outlier.
-        least = np.quantile(self.training_scores_, _AUTO, method="lower")
-        threshold = float(least - self.detector_.state["drop"])
+        state = self.detector_.state
+        threshold = float(np.quantile(-state["apart"], AUTO_SHARE, method="lower") - state["drop"])
         return threshold - _ROUNDING * abs(threshold)
-
-
-class PyODView:
-    """An `ARCSMDetector` with the names and signs of PyOD, which need not be installed.
-
-    Scores are higher for more unusual rows, labels 1 for outliers and 0 for others. The threshold
-    follows from the detector's `contamination`; PyOD's default would be 0.1.
-
-    >>> import numpy as np
-    >>> x = np.random.default_rng(0).normal(size=(200, 2))
-    >>> view = ARCSMDetector(contamination=0.1, max_steps=20, ensemble=1, random_state=0).pyod()
-    >>> int(view.fit(x).labels_.sum())
-    20
-    """
-
-    def __init__(self, detector: ARCSMDetector):
-        self.detector = detector
-
-    @property
-    def contamination(self) -> float:
-        """The share of outliers among rows like those of `fit`."""
-        told = self.detector.contamination
-        return _AUTO if told == "auto" else float(told)
-
-    def fit(self, X: Any, y: Any = None) -> "PyODView":
-        """Learn what is normal from the rows of X; y is not used."""
-        self.detector.fit(X)
-        return self
-
-    @property
-    def decision_scores_(self) -> np.ndarray:
-        """The scores of the rows of `fit`."""
-        check_is_fitted(self.detector)
-        return -self.detector.training_scores_
-
-    @property
-    def threshold_(self) -> float:
-        """The score above which a row is an outlier."""
-        check_is_fitted(self.detector)
-        return -self.detector.offset_
-
-    @property
-    def labels_(self) -> np.ndarray:
-        """1 for each row of `fit` that is an outlier, 0 for the others."""
-        return (self.decision_scores_ > self.threshold_).astype(np.int64)
-
-    def decision_function(self, X: Any) -> np.ndarray:
-        """Return the scores of other rows: the higher, the more unusual."""
-        return -self.detector.score_samples(X)
-
-    def predict(self, X: Any) -> np.ndarray:
-        """Return 1 for each row that is an outlier, 0 for the others."""
-        return (self.decision_function(X) > self.threshold_).astype(np.int64)
-
-    def predict_proba(self, X: Any, method: str = "linear") -> np.ndarray:
-        """Return how far each row is an inlier and an outlier, as shares of 1 (n_samples, 2).
-
-        "linear" puts the scores of the rows of `fit` between 0 and 1; "unify" (Kriegel et al.,
-        2011) takes them as normal, and says how far above their mean a score is.
-        """
-        from scipy.special import erf
-
-        known, scores = self.decision_scores_, self.decision_function(X)
-        if method == "linear":
-            share = (scores - known.min()) / max(np.ptp(known), np.finfo(float).tiny)
-        elif method == "unify":
-            share = erf((scores - known.mean()) / max(known.std(), 1e-300) / math.sqrt(2))
-        else:
-            raise InputError(f'expected method "linear" or "unify", got {method!r}; choose one')
-        outlier = np.clip(share, 0.0, 1.0)
-        return np.stack([1 - outlier, outlier], axis=1)
-
-    def predict_confidence(self, X: Any) -> np.ndarray:
-        """Return how sure each label of `predict` is, had other rows been drawn (n_samples,).
-
-        A row that b of the n rows of `fit` are below is beyond a share of (1 + b)/(2 + n) of all
-        rows. The confidence in an outlier is the chance that of n others so many are below it as
-        make it one, by `contamination` (Perini, Vercruyssen and Davis, 2020).
-        """
-        from scipy.stats import binom
-
-        known, scores = np.sort(self.decision_scores_), self.decision_function(X)
-        rows = len(known)
-        below = np.searchsorted(known, scores, side="right")
-        outliers = max(1, int(rows * self.contamination))
-        sure = binom.sf(rows - outliers, rows, (1 + below) / (2 + rows))
-        return np.where(scores > self.threshold_, sure, 1 - sure)
-
-    def fit_predict(self, X: Any, y: Any = None) -> np.ndarray:
-        """Learn from the rows of X and return their labels."""
-        return self.fit(X).labels_
 
 
 def check_contamination(contamination: Any) -> None:

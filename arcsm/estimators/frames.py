@@ -98,7 +98,9 @@ def read_rows(estimator: Any, X: Any, names: Sequence[str] | None) -> Rows:
     else:
         table = table.select(list(names))
     if table.rows < least:
-        raise InputError(f"expected at least {least} rows, got a table of {table.rows} sample(s)")
+        raise InputError(
+            f"expected at least {least} rows, got a table of {table.rows} sample(s); add some"
+        )
     frame = None if isinstance(X, Table) else X
     return Rows(as_whole_numbers(table), find_missing(table), frame, None)
 

@@ -8,6 +8,9 @@ import numpy as np
 from arcsm.errors import InputError
 from arcsm.train import Progress
 
+# Of rows like those of `fit`, the share that counts as outliers with contamination="auto".
+AUTO_SHARE = 0.01
+
 
 def column_names(columns: Sequence[str | int], known: Sequence[str]) -> list[str]:
     """Return the names of columns that are given by name or by position."""

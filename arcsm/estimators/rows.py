@@ -24,7 +24,7 @@ def checked_table(estimator: Any, X: Any, names: Sequence[str] | None) -> Table:
         table = as_table(X)
         if table.rows < least:
             raise InputError(
-                f"expected at least {least} rows, got a table of {table.rows} sample(s)"
+                f"expected at least {least} rows, got a table of {table.rows} sample(s); add some"
             )
         if not isinstance(X, Table):
             validate_data(estimator, X, reset=reset, skip_check_array=True)

@@ -20,7 +20,7 @@ def surprise_plot(
     surprise: Any,
     *,
     names: Sequence[str] | None = None,
-    values: Sequence[Any] | None = None,
+    values: Any = None,
     title: str | None = None,
     most: int = 15,
     ax: "Axes | None" = None,
@@ -28,8 +28,9 @@ def surprise_plot(
     """Draw the surprise of the columns of one row, in nats, the most surprising at the top.
 
     `surprise` is what `explain` returns for one row, as (D,) or (1, D); `values` are those of the
-    row, to be shown beside the names. Of more than `most` columns only the first ones are drawn.
-    Columns of which another value would be far more likely, given all the others, are coloured.
+    row, or a table of this row alone, to be shown beside the names. Of more than `most` columns
+    only the first ones are drawn. Columns of which another value would be far more likely, given
+    all the others, are coloured.
     """
     heights = as_numbers(surprise, "surprise", ndims=(1, 2))
     if heights.ndim == 2:
@@ -40,7 +41,7 @@ def surprise_plot(
             )
         heights = heights[0]
     names = [f"x{i}" for i in range(len(heights))] if names is None else [str(n) for n in names]
-    values = None if values is None else list(values)  # a row of pandas has labels for places
+    values = None if values is None else _of_one_row(values)
     for what, given in (("names", names), ("values", values)):
         if given is not None and len(given) != len(heights):
             raise InputError(
@@ -48,7 +49,7 @@ def surprise_plot(
                 " pass as many"
             )
     if not isinstance(most, int) or isinstance(most, bool) or most < 1:
-        raise InputError(f"expected most as a number of columns, 1 or more, got {most!r}")
+        raise InputError(f"expected most as a number of columns, 1 or more, got {most!r}; give 15")
     shown = np.argsort(-heights, kind="stable")[:most]
     ax = take_axes(ax, height=1.1 + 0.27 * len(shown))
     places = np.arange(len(shown))
@@ -75,6 +76,18 @@ def surprise_plot(
             fontsize=9,
         )
     return ax
+
+
+def _of_one_row(values: Any) -> list[Any]:
+    """Return the values of a row by place: in pandas it has labels, and a frame lists its names."""
+    shape: tuple[int, ...] = getattr(values, "shape", ())
+    if len(shape) != 2:
+        return list(values)
+    if shape[0] != 1:
+        raise InputError(
+            f"expected the values of one row, got {shape[0]} rows; pass the row that surprise is of"
+        )
+    return list(np.asarray(values, dtype=object)[0])  # whole numbers beside others stay whole
 
 
 def _shown(value: Any) -> str:

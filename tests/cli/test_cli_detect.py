@@ -171,8 +171,32 @@ def test_what_cannot_be_is_refused_before_the_training(
     assert "expected the directory of a detector" in other and "another model" in other
     assert "a device that torch" in (line := fails(*base, "--device", "abacus"))
     assert "--train" not in line
-    assert "contamination" in fails(*base, "--contamination", 0.7)
-    assert "contamination" in fails(*base, "--contamination", 0)
+    for share in (0.7, 0, "nan"):
+        line = fails(*base, "--contamination", share)
+        assert f"expected --contamination as a share above 0 and up to 0.5, got {share};" in line
+        assert "auto" not in line
+    line = fails(*base, "--keep", "age", "--keep", "name", "-o", tmp_path / "s.npy")
+    assert "got text in column 'name'" in line
+
+
+@pytest.mark.parametrize("name", ["new/s.csv", "new/deep/s.csv", "new", "a/../new/s.csv"])
+def test_rows_do_not_go_into_a_model_that_is_still_to_be_made(
+    fails: Run, csv: Path, odd: Path, tmp_path: Path, name: str
+) -> None:
+    (tmp_path / "a").mkdir()
+    save, output = tmp_path / "new", tmp_path / name
+    if name == "new":  # the very place, which would be a file and a directory
+        save = output = tmp_path / "new.csv"
+    line = fails("detect", odd, "--train", csv, "--save", save, "-o", output, *QUICK)
+    assert f"expected an --output outside of the model in {str(save)!r}" in line
+    assert not save.exists()
+
+
+def test_rows_may_go_beside_a_new_model(run: Run, csv: Path, odd: Path, tmp_path: Path) -> None:
+    output = tmp_path / "new.csv"  # which begins like the directory, and does not lie in it
+    result = run("detect", odd, "--train", csv, "--save", tmp_path / "new", "-o", output, *QUICK)
+    assert result.exit_code == 0, result.output
+    assert read_table(output).rows == 4
 
 
 def test_a_column_that_would_be_written_twice(fails: Run, detector: Path, tmp_path: Path) -> None:
@@ -207,9 +231,9 @@ def test_such_a_column_is_found_before_the_training(
     ("content", "words", "reason"),
     [
         ("age,size\n1,2\n,3\n4,5\n", (), "column 'age', got a missing value in row 1"),
-        ("age,size\n1,2\n", (), "at least 2 rows"),
+        ("age,size\n1,2\n", (), "at least 2 rows, got a table of 1 sample(s); add some"),
         ("age,size\n1,2\n1,2\n1,2\n", (), "rows that differ"),
-        ("age,size\n1,2\n3,4\n", ("--columns", "age=bounded:2:"), "values from 2 to"),
+        ("age,size\n1,2\n3,4\n", ("--columns", "age=bounded:2:"), "in row 0 (1 such row); correct"),
         ("age,name\n" + "".join(f"{i},n{i}\n" for i in range(300)), (), "an identifier"),
         ("age,age\n1,2\n", (), "unique"),
         ("age,size\n1,2\n1\n", (), "fields"),

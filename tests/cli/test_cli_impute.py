@@ -166,6 +166,18 @@ def test_mistakes_are_one_line(
     assert "other than --output" in fails(
         "impute", holes, "--model", imputer, "-o", output, "--intervals", output
     )
+    for name, words in (("DATA", ("--model", imputer)), ("--train", ("--train", holes))):
+        data = csv if name == "--train" else holes
+        line = fails("impute", data, *words, "-o", output, "--intervals", holes)
+        assert f"an --intervals other than {name}" in line
+    assert "an --output other than --train" in fails("impute", csv, "--train", holes, "-o", holes)
+    new = tmp_path / "new"
+    words = ("impute", holes, "--ignore", "name", "--save", new, *QUICK)
+    assert "an --output outside of the model" in fails(*words, "-o", new / "f.csv")
+    assert "an --intervals outside of the model" in fails(
+        *words, "-o", output, "--intervals", new / "i.csv"
+    )
+    assert not new.exists()
     assert not output.exists()
 
 

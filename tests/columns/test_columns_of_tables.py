@@ -318,8 +318,23 @@ NOT_ENCODED: dict[str, tuple[dict[str, np.ndarray], str]] = {
     "order": ({"t": TEXT, "x": X, "l": LEVELS, "b": X > 0}, "order .*; reorder with"),
     "text for numbers": ({**GOOD, "x": TEXT}, r"numbers in column 'x'.*got text \(row 0: 'a'\)"),
     "numbers for text": ({**GOOD, "t": X}, "text in column 't' as learned, got numbers"),
-    "text for bool": ({**GOOD, "b": TEXT}, "truth values in column 'b'"),
-    "missing": ({**GOOD, "x": changed(X, 9, np.nan)}, "column 'x', got a missing value in row 9"),
+    "text for bool": ({**GOOD, "b": TEXT}, r"truth values in column 'b'.*\(row 0: 'a'\)"),
+    "text among truth": (
+        {**GOOD, "b": np.array(["true", None, "False", "maybe", "no"] * 6, dtype=object)},
+        r"truth values in column 'b'.*got text \(row 3: 'maybe'\)",
+    ),
+    "text among numbers": (
+        {**GOOD, "x": np.array(["1.5", None, "-2e3", "1_000", "many"] * 6, dtype=object)},
+        r"numbers in column 'x'.*got text \(row 3: '1_000'\)",
+    ),
+    "missing": (
+        {**GOOD, "x": changed(X, 9, np.nan)},
+        r"column 'x', got a missing value in row 9 \(1 such row\); leave",
+    ),
+    "several missing": (
+        {**GOOD, "x": changed(changed(X, 9, np.nan), 12, np.nan)},
+        r"got a missing value in row 9 \(2 such rows\); leave",
+    ),
     "unknown text": (
         {**GOOD, "t": changed(TEXT, 8, "z")},
         "'a', 'b' in column 't', got 'z' in row 8",

@@ -259,6 +259,10 @@ def test_pyod_gives_shares_and_confidence() -> None:
     sure = (drawn > 180).mean(1)
     expected = np.where(view.predict(rows) == 1, sure, 1 - sure)
     np.testing.assert_allclose(view.predict_confidence(rows), expected, atol=0.02)
+    both = view.predict(rows, return_confidence=True), view.predict_proba(rows, "unify", True)
+    np.testing.assert_array_equal(both[0][0], view.predict(rows))
+    np.testing.assert_array_equal(both[1][0], unified)
+    np.testing.assert_array_equal(both[0][1], both[1][1])
     with pytest.raises(InputError, match='expected method "linear" or "unify"'):
         view.predict_proba(x, method="magic")
 
@@ -373,8 +377,43 @@ def test_another_method_is_learned_from_the_same_rows(tmp_path: Path) -> None:
             np.testing.assert_array_equal(again.kept_, detector.kept_)
         other = [one.with_method("nll", x) for one in (detector, loaded)]
         assert other[0].offset_ == other[1].offset_
-        with pytest.raises(InputError, match="expected the 212 rows of `fit`, got 100"):
-            detector.with_method("nll", x[:100])
+        for others in (x[:100], x[::-1], line(212, 1)):
+            with pytest.raises(InputError, match=r"212 rows of `fit` in their order, got \d+ that"):
+                detector.with_method("nll", others)
+
+
+def test_rows_that_repeat_do_not_make_all_others_outliers() -> None:
+    random = np.random.default_rng(0)
+    x, new = random.normal(size=(100, 2)), random.normal(size=(300, 2))
+    once, often = quick().fit(x), quick().fit(np.concatenate([x] * 5))
+    assert (once.predict(new) == -1).mean() < 0.06
+    assert (often.predict(new) == -1).mean() < 0.06
+    assert often.predict([[9.0, -9.0]]) == [-1]
+    assert (often.predict(x) == 1).all()
+
+
+@pytest.mark.parametrize("seed", range(6))
+def test_known_categories_are_no_outliers_in_any_batch(seed: int) -> None:
+    random = np.random.default_rng(seed)
+    towns = pd.DataFrame({"town": random.choice(["a", "b", "c"], 300, p=[0.5, 0.3, 0.2])})
+    detector = quick(random_state=seed).fit(towns)
+    assert (detector.predict(towns) == 1).all()
+    assert detector.predict(pd.DataFrame({"town": ["a", "b", "c", "d"]})).tolist() == [1, 1, 1, -1]
+    assert detector.predict(pd.DataFrame({"town": ["b"]})).tolist() == [1]
+
+
+def test_a_new_category_is_not_blamed_on_what_depends_on_it() -> None:
+    """What stands in for it is what the rest of the row makes likely, not the most frequent."""
+    random = np.random.default_rng(0)
+    site = random.choice(["a", "b", "c"], 400, p=[0.5, 0.3, 0.2])
+    power = np.select([site == "a", site == "b"], [0.0, 10.0], 20.0) + random.normal(0, 0.2, 400)
+    table = pd.DataFrame({"site": site, "power": power, "z": random.normal(size=400)})
+    detector = quick(max_steps=150).fit(table)
+    new = pd.DataFrame({"site": ["zz"] * 3, "power": [0.0, 10.0, 20.0], "z": 0.0})
+    assert (detector.predict(new) == -1).all()
+    assert detector.explain(new).argmax(1).tolist() == [0, 0, 0]
+    scores = detector.score_samples(new)
+    assert np.ptp(scores) < 0.2 * np.abs(scores).mean()
 
 
 def test_of_few_normal_rows_none_is_an_outlier() -> None:

@@ -38,10 +38,11 @@ from arcsm.data.table import Table
 from arcsm.errors import CheckpointError, InputError
 from arcsm.model import ARCSM
 from arcsm.tabular import TabularModel
+from arcsm.tabular.given import with_copies
 from arcsm.tabular.pieces import ROWS
-from arcsm.tasks.detect.explain import VALUES, column_surprise, typical_values
-from arcsm.tasks.detect.novel import Familiar, chance_of_new, make_familiar
-from arcsm.tasks.detect.passes import scaled_jets
+from arcsm.tasks.detect.explain import SMOOTHING, VALUES, column_surprise, typical_values
+from arcsm.tasks.detect.novel import Familiar, chance_of_new, frequent_values, make_familiar
+from arcsm.tasks.detect.passes import scaled_jets, smoothed_terms
 
 METHODS = ("auto", "multiscale", "nll", "csm", "typicality", "h")
 DEFAULT = "multiscale"
@@ -61,6 +62,8 @@ _ITSELF = 1e-3
 _PRECISE = 20_000
 # A value this many deviations out is as far as any; beyond, float32 would overflow.
 _FARTHEST = 1e9
+# Known values that are tried in the place of a new one, the most frequent ones.
+_STAND_INS = 16
 # No log-density is less than minus this: "impossible" would be no number to compare.
 _LEAST_LOG = 1e30
 # Numbers in the vectors that neighbours are searched for at one time.
@@ -85,7 +88,7 @@ class Detector:
         check_method(method)
         self.model, self.method, self.state = model, method, dict(state)
         try:
-            for name in ("training_scores", "drop", "middle", "new", "surprise"):
+            for name in ("training_scores", "apart", "drop", "middle", "new", "surprise"):
                 _ = self.state[name]
             self._values = {name: self.state[f"values.{name}"] for name in model.chained}
             needed = {
@@ -138,7 +141,7 @@ class Detector:
         state = {
             "surprise": -np.log(chance),
             # Until the scores of the rows are known.
-            **{name: np.zeros(1) for name in ("training_scores", "drop", "middle", "new")},
+            **{name: np.zeros(1) for name in ("training_scores", "apart", "drop", "middle", "new")},
         }
         for name, values in typical_values(model, some.encoded.point).items():
             state[f"values.{name}"] = values
@@ -152,26 +155,45 @@ class Detector:
         if method == "typicality":
             state["mean"] = np.array(_nll(model, some).mean())
         detector = cls(model, method, state)
-        detector._compare(table, chance, kept, held_out)
+        detector._compare(table, detector._without_copies(some), chance, kept, held_out)
         return detector
+
+    def _without_copies(self, known: Familiar) -> "Detector":
+        """Return the detector that has one of equal training rows, all of which are `known`."""
+        if self._method != "multiscale":
+            return self
+        first = np.unique(known.encoded.point, axis=0, return_index=True)[1]
+        if len(first) in (1, len(known.encoded.point)):
+            return self
+        reference = self.state["reference"][np.sort(first)]
+        spacing = np.array(_spacing(reference))
+        state = {**self.state, "reference": reference, "spacing": spacing}
+        return Detector(self.model, self.method, state)
 
     def _compare(
         self,
         table: Table,
+        distinct: "Detector",
         chance: np.ndarray,
         kept: np.ndarray | None,
         held_out: Sequence[int] | np.ndarray,
     ) -> None:
-        """Learn from the scores of training rows how much a new value of a column adds to one."""
+        """Learn from the scores of training rows how much a new value of a column adds to one.
+
+        Where rows repeat, training rows are near their copies, and others may not be: how unusual
+        these are is told by the scores `apart`, as if there were no copies.
+        """
         score, novel = self._score_known(table)
-        normal = score if kept is None else score[kept]
+        apart = score if distinct is self else distinct._score_known(table)[0]
+        normal = apart if kept is None else apart[kept]
         # New rows are a little more unusual than those that weights were trained on.
         seen = np.delete(normal, held_out)
         drop = np.median(normal[held_out]) - np.median(seen) if len(held_out) else 0.0
         middle = np.median(score)
-        as_rare = np.maximum(np.quantile(score, 1 - chance, method="higher") - middle, 0.0)
+        as_rare = np.maximum(np.quantile(apart, 1 - chance, method="higher") - middle, 0.0)
         alone = [_ALONE[self._method](share) for share in chance]
         self.state |= {
+            "apart": apart,
             "drop": np.array(max(drop, 0.0)),
             "middle": np.array(middle),
             "new": as_rare + max(drop, 0.0) + alone,
@@ -209,7 +231,8 @@ class Detector:
         columns = self.model.columns
         check_same_columns(table, {c["name"]: c["type"] for c in columns.config["columns"]})
         for start in range(0, table.rows, ROWS):
-            yield make_familiar(columns, table.take(slice(start, start + ROWS)))
+            some = make_familiar(columns, table.take(slice(start, start + ROWS)))
+            yield _with_likely_values(self.model, some)
 
     def _chains(self, rows: int) -> list[ARCSM]:
         """Return the models in the precision that suits so many rows."""
@@ -282,6 +305,31 @@ _ALONE: dict[str, Callable[[float], float]] = {
     "typicality": lambda share: -math.log(share),
     "h": _deviation,
 }
+
+
+def _with_likely_values(model: TabularModel, piece: Familiar) -> Familiar:
+    """Let that known category stand in for a new one which the rest of the row makes likeliest.
+
+    With another one the columns that depend on it would look as unusual.
+    """
+    table, columns = piece.table, model.columns
+    for place, options in frequent_values(columns).items():
+        rows = np.flatnonzero(piece.novel[:, place])
+        if len(rows) == 0:
+            continue
+        name, tried = columns.names[place], options[:_STAND_INS]
+        repeated = table.take(np.repeat(rows, len(tried)))
+        others = Table({**repeated.columns, name: np.tile(tried, len(rows))})
+        encoded = columns.encode(with_copies(columns, others)).point
+        chain = model.members[0]
+        points = torch.from_numpy(encoded).to(chain.device, chain.dtype)
+        terms = smoothed_terms(chain, points, SMOOTHING).sum(-1).view(len(rows), len(tried))
+        values = table.columns[name].astype(tried.dtype)
+        values[rows] = tried[terms.argmax(1).cpu().numpy()]
+        table = with_copies(columns, Table({**table.columns, name: values}))
+    if table is piece.table:
+        return piece
+    return Familiar(table, columns.encode(table), piece.novel)
 
 
 def _units(piece: Familiar) -> np.ndarray:

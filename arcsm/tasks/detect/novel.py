@@ -6,6 +6,7 @@ so that the other columns can be judged.
 """
 
 from collections import Counter
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -53,7 +54,7 @@ def make_familiar(columns: Columns, table: Table) -> Familiar:
             novel[:, place] = copy.differs(known[copy.of], known[name])
             known[name] = _put(known[name], novel[:, place], copy.of_other(known[copy.of]))
         elif column["kind"] in (Category.kind, Ordinal.kind):
-            options = parameters["values" if column["kind"] == Category.kind else "levels"]
+            options = _options(column)
             novel[:, place] = ~_is_among(known[name], options)
             known[name] = _put(known[name], novel[:, place], options[0])
     familiar = Table(known)
@@ -70,6 +71,17 @@ def make_familiar(columns: Columns, table: Table) -> Familiar:
     return Familiar(familiar, encoded, novel)
 
 
+def frequent_values(columns: Columns) -> dict[int, np.ndarray]:
+    """Return the known values of categories and ordered levels, by the place of the column."""
+    found = {}
+    for place, column in enumerate(columns.config["columns"]):
+        if column["kind"] in (Category.kind, Ordinal.kind):
+            options = _options(column)
+            text = isinstance(options[0], str)
+            found[place] = np.array(options, dtype=object if text else np.float64)
+    return found
+
+
 def chance_of_new(columns: Columns, table: Table) -> np.ndarray:
     """Return for each column the chance that the next row has a value which no row has (columns,).
 
@@ -82,6 +94,13 @@ def chance_of_new(columns: Columns, table: Table) -> np.ndarray:
         counts = Counter(table.columns[column["name"]].tolist()).values() if of_few else ()
         singles.append(sum(count == 1 for count in counts))
     return (np.array(singles) + 1) / (table.rows + 1)
+
+
+def _options(column: Mapping[str, Any]) -> list[Any]:
+    known: list[Any] = column["parameters"][
+        "values" if column["kind"] == Category.kind else "levels"
+    ]
+    return known
 
 
 def _put(values: np.ndarray, where: np.ndarray, instead: Any) -> np.ndarray:
