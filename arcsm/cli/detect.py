@@ -21,11 +21,10 @@ from arcsm.cli.options import (
     model_directory,
     prose,
 )
-from arcsm.cli.shell import check_place, writing
+from arcsm.cli.shell import check_save, writing
 from arcsm.cli.sources import Source
 from arcsm.cli.together import in_order, speaks
 from arcsm.errors import InputError
-from arcsm.shipped import refuse_shipped_name
 
 if TYPE_CHECKING:
     import numpy as np
@@ -275,23 +274,8 @@ def _check_places(output: str, train: str | None, save: Path | None) -> None:
         raise InputError(
             f"expected an --output other than --train, got {output!r} for both; choose another file"
         )
-    if save is None:
-        return
-    refuse_shipped_name(save)
-    check_place(save)
-    if save.exists() and not save.is_dir():
-        raise InputError(
-            f"expected the path of a directory for --save, got the file {str(save)!r}; choose"
-            " another path"
-        )
-    if save.is_dir() and any(save.iterdir()):
-        from arcsm.train import holds_model
-
-        if not holds_model(save):
-            raise InputError(
-                f"expected a new directory for --save or that of a model, got {str(save)!r}, which"
-                " holds other files; choose another path"
-            )
+    if save is not None:
+        check_save(save)
 
 
 def _load(directory: Path, device: str) -> "ARCSMDetector":

@@ -19,10 +19,9 @@ from arcsm.cli.options import (
     model_directory,
     prose,
 )
-from arcsm.cli.shell import check_place, check_writable, writing
+from arcsm.cli.shell import check_save, check_writable, writing
 from arcsm.cli.sources import Source
 from arcsm.errors import InputError
-from arcsm.shipped import refuse_shipped_name
 
 if TYPE_CHECKING:
     import numpy as np
@@ -362,23 +361,8 @@ def _check_places(output: str, train: str | None, intervals: str | None, save: P
 
         check_table_path(intervals)
         check_writable(Path(intervals))
-    if save is None:
-        return
-    refuse_shipped_name(save)
-    check_place(save)
-    if save.exists() and not save.is_dir():
-        raise InputError(
-            f"expected the path of a directory for --save, got the file {str(save)!r}; choose"
-            " another path"
-        )
-    if save.is_dir() and any(save.iterdir()):
-        from arcsm.train import holds_model
-
-        if not holds_model(save):
-            raise InputError(
-                f"expected a new directory for --save or that of a model, got {str(save)!r}, which"
-                " holds other files; choose another path"
-            )
+    if save is not None:
+        check_save(save)
 
 
 def _load(directory: Path, device: str) -> "ARCSMImputer":

@@ -20,6 +20,7 @@ import typer.core
 
 from arcsm.cli import together
 from arcsm.errors import ArcsmError, InputError
+from arcsm.shipped import refuse_shipped_name
 
 USER_ERROR, INTERRUPTED, CLOSED_PIPE = 2, 130, 141
 
@@ -147,3 +148,22 @@ def check_place(path: Path) -> None:
             f"expected a path that can be written, got {os.fspath(path)!r}"
             f" ({error.strerror or error}); choose another one"
         ) from error
+
+
+def check_save(save: Path) -> None:
+    """Refuse a place of --save that must not or could not become the directory of a model."""
+    refuse_shipped_name(save)
+    check_place(save)
+    if save.exists() and not save.is_dir():
+        raise InputError(
+            f"expected the path of a directory for --save, got the file {str(save)!r}; choose"
+            " another path"
+        )
+    if save.is_dir() and any(save.iterdir()):
+        from arcsm.train import holds_model
+
+        if not holds_model(save):
+            raise InputError(
+                f"expected a new directory for --save or that of a model, got {str(save)!r}, which"
+                " holds other files; choose another path"
+            )

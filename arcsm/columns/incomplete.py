@@ -75,7 +75,7 @@ def learn_incomplete(
     if not missing.any():
         return Columns.learn(table, kinds=kinds)
     if table.rows < 2:
-        raise InputError(f"expected a table of at least 2 rows, got {table.rows}")
+        raise InputError(f"expected a table of at least 2 rows, got {table.rows}; add some")
     unknown = [name for name in kinds or {} if name not in table.columns]
     if unknown:
         raise InputError(f"expected kinds for columns among {list(table.names)}, got {unknown}")

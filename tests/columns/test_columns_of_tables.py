@@ -240,7 +240,7 @@ def changed(x: np.ndarray, row: int, value: Any) -> np.ndarray:
 
 
 REFUSED: dict[str, tuple[dict[str, np.ndarray], Any, str]] = {
-    "one row": ({"x": X[:1]}, None, "at least 2 rows, got 1"),
+    "one row": ({"x": X[:1]}, None, "at least 2 rows, got 1; add some"),
     "missing": ({"x": changed(X, 4, np.nan)}, None, r"'x', got a missing value in row 4 \(1 such"),
     "infinite": ({"x": changed(X, 4, -np.inf)}, None, "'x', got -inf in row 4"),
     "missing text": ({"t": changed(TEXT, 6, None)}, None, "'t', got a missing value in row 6"),

@@ -162,7 +162,7 @@ def test_one_value_is_a_constant_and_none_is_refused() -> None:
     empty = Table({**table.columns, "d": np.full(3, np.nan)})
     with pytest.raises(InputError, match="expected a value in column 'd', got none in 3 rows"):
         learn_incomplete(empty)
-    with pytest.raises(InputError, match="at least 2 rows"):
+    with pytest.raises(InputError, match="at least 2 rows, got 1; add some"):
         learn_incomplete(table.take([1]))
     with pytest.raises(InputError, match="expected kinds for columns among"):
         learn_incomplete(table, kinds={"e": "real"})
