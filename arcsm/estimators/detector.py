@@ -234,7 +234,6 @@ class ARCSMDetector(OutlierMixin, BaseEstimator):
         details = {
             "estimator": type(self).__name__,
             "parameters": plain(params),
-            "offset": float(self.offset_),
             "frame": self.frame_,
             "named": hasattr(self, "feature_names_in_"),
         }
@@ -259,7 +258,6 @@ class ARCSMDetector(OutlierMixin, BaseEstimator):
             tensors, _ = read_tensors(Path(path) / _STATE)
             state = {name: values.numpy() for name, values in tensors.items()}
             kept, held_out = state.pop("kept"), state.pop("held_out")
-            offset = float(details["offset"])
             density = _density_of(model, held_out, frame=details["frame"], named=details["named"])
         except (AttributeError, KeyError, TypeError, ValueError) as error:
             if isinstance(error, CheckpointError):
@@ -269,7 +267,6 @@ class ARCSMDetector(OutlierMixin, BaseEstimator):
                 f" not fit: {error}; load it with the release of arcsm that wrote it"
             ) from error
         detector._take(density, Detector(model, detector.method, state), kept)
-        detector.offset_ = offset
         return detector
 
     def _table(self, X: Any) -> Table:
