@@ -19,6 +19,7 @@ from arcsm.conditional import (
 )
 from arcsm.conditional.flow import check_flow_steps
 from arcsm.conditional.head import SLOPE_LIMIT
+from arcsm.conditional.recalibration import Recalibration
 from arcsm.context import MADE, ContextNetwork, PixelCNN
 from arcsm.context.pixels import SIZES
 from arcsm.data.arrays import as_rows
@@ -46,7 +47,7 @@ class ARCSM(ScoredChain):
 
     `density` names the canonical density, which `log_prob` evaluates and `sample` draws from:
     "flow" (σ_max by quadrature, then the probability flow), the default if there are several
-    noise levels, or "quadrature" (at σ_min).
+    noise levels, or "quadrature" (at σ_min). `recalibrate` corrects the flow by held-out rows.
 
     >>> import torch
     >>> model = ARCSM.made(2, hidden=(16, 16), seed=0)
@@ -65,6 +66,7 @@ class ARCSM(ScoredChain):
         flow_steps: int | None = None,
         decorrelate: bool = False,
         shared_units: bool = False,
+        recalibration: Recalibration | None = None,
     ):
         super().__init__(context, decorrelate=decorrelate, shared_units=shared_units)
         if density is None:
@@ -84,6 +86,7 @@ class ARCSM(ScoredChain):
         check_flow_steps(flow_steps)
         self.head, self.noise = head, noise
         self.density, self.flow_steps = density, flow_steps
+        self.recalibration = recalibration
 
     @classmethod
     def made(
@@ -180,6 +183,9 @@ class ARCSM(ScoredChain):
     @property
     def config(self) -> dict[str, Any]:
         """All that `from_config` needs to build a model of the same shape."""
+        corrected = {}
+        if self.recalibration is not None:
+            corrected["recalibration"] = self.recalibration.config
         return {
             "context": {"kind": type(self.context).__name__, **self.context.config},
             "head": {"kind": type(self.head).__name__, **self.head.config},
@@ -188,6 +194,7 @@ class ARCSM(ScoredChain):
             "flow_steps": self.flow_steps,
             "decorrelate": self.decorrelate,
             "shared_units": self.shared_units,
+            **corrected,
         }
 
     @classmethod
@@ -201,6 +208,7 @@ class ARCSM(ScoredChain):
                     f"expected a part among {', '.join(kinds)}, got {part.get('kind')!r};"
                     " load the model with the release of arcsm that wrote it"
                 )
+        corrected = config.get("recalibration")
         return cls(
             kinds[context.pop("kind")](**context),
             kinds[head.pop("kind")](**head),
@@ -209,6 +217,7 @@ class ARCSM(ScoredChain):
             flow_steps=config["flow_steps"],
             decorrelate=config.get("decorrelate", False),
             shared_units=config.get("shared_units", False),
+            recalibration=None if corrected is None else Recalibration(**corrected),
         )
 
     def conditionals(

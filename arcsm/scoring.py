@@ -21,6 +21,7 @@ from arcsm.conditional import (
     QuadratureDensity,
     TanhSumHead,
 )
+from arcsm.conditional.recalibration import Recalibration
 from arcsm.data.arrays import as_rows
 from arcsm.errors import InputError
 from arcsm.sampling import Draw
@@ -47,6 +48,7 @@ class ScoredChain(AutoregressiveModel):
     noise: Noise
     density: str
     flow_steps: int | None
+    recalibration: Recalibration | None
 
     @torch.no_grad()
     def log_prob_terms(
@@ -113,14 +115,9 @@ class ScoredChain(AutoregressiveModel):
         point, log_scale = z.reshape(-1, 1), self.scale.log().expand_as(z).reshape(-1, 1)
         inside_cell = torch.zeros_like(terms, dtype=torch.bool)
         if cells is not None:
-            # In float64: a cell may be narrow beside the distance of its ends from 0.
-            centres = self.centres(rows.to(self.shift.device, torch.float64)).double()
-            low, high = (
-                ((end.to(centres) - centres) / self.scale.double()).reshape(-1, 1) for end in cells
-            )
+            low, high = self._standard_cells(rows, cells)
             inside_cell = (low < high)[:, 0]
-            # Across a narrow cell the density hardly changes, and the difference would be rounded.
-            narrow = inside_cell & ((high - low)[:, 0] < self.noise.sigma_min / 8)
+            narrow = inside_cell & self._is_narrow(low, high)[:, 0]
             middle, width = ((low + high) / 2).to(z.dtype), (high - low).log().to(z.dtype)
             low, high = low.to(z.dtype), high.to(z.dtype)
             evaluate(
@@ -272,6 +269,74 @@ class ScoredChain(AutoregressiveModel):
         z = z.clamp(-limit, limit) if at is None else z
         return z.to(self.shift.dtype), inputs.clamp(-limit, limit).to(self.shift.dtype)
 
+    def _standard_cells(
+        self,
+        rows: Float[Tensor, "rows dims"],
+        cells: tuple[Float[Tensor, "rows dims"], Float[Tensor, "rows dims"]],
+    ) -> tuple[Float[Tensor, "entries 1"], Float[Tensor, "entries 1"]]:
+        """Return the ends of cells in standardised units, entry after entry.
+
+        In float64: a cell may be narrow beside the distance of its ends from 0.
+        """
+        centres = self.centres(rows.to(self.shift.device, torch.float64)).double()
+        low, high = (
+            ((end.to(centres) - centres) / self.scale.double()).reshape(-1, 1) for end in cells
+        )
+        return low, high
+
+    def _is_narrow(self, low: Tensor, high: Tensor) -> Tensor:
+        """Say of cells whether the density hardly changes across: a difference would be rounded."""
+        return high - low < self.noise.sigma_min / 8
+
+    @torch.no_grad()
+    def recalibrate(
+        self,
+        x: Float[Tensor, "rows dims"],
+        *,
+        cells: tuple[Float[Tensor, "rows dims"], Float[Tensor, "rows dims"]] | None = None,
+        condition: Float[Tensor, "rows condition_dims"] | None = None,
+        entries: int = 2**16,
+        generator: torch.Generator | None = None,
+    ) -> None:
+        """Correct the widths and shapes of conditionals by rows that were not trained on.
+
+        From then on the flow, its density and its draws are corrected (see `Recalibration`); the
+        scores stay what they are. `cells` are those of `log_prob_terms`. Of the rows so many
+        `entries`, chosen at random, are looked at.
+        """
+        rows = as_rows(x, dims=self.dims)
+        condition = self.checked_condition(condition, len(rows))
+        if self.density != "flow" or self.head.normal_at is None:
+            raise InputError(
+                "expected a model whose density is a flow from a normal one to recalibrate it, got"
+                " another; build it with noise from a σ_max of at least 2"
+            )
+        ends = (rows, rows) if cells is None else cells
+        chosen = torch.rand(rows.shape, generator=generator) * rows.numel() < entries
+        if not bool(chosen.any()):
+            raise InputError("expected entries to recalibrate by, got none; pass more rows")
+        found = []
+        for piece in self._pieces(len(rows)):
+            _, inputs = self._units(rows[piece])
+            given = None if condition is None else condition[piece]
+            some = chosen[piece].flatten().to(inputs.device).nonzero()[:, 0]
+            contexts = self.context(inputs, given).flatten(0, 1)[some]
+            cell = (ends[0][piece], ends[1][piece])
+            low, high = (part[some] for part in self._standard_cells(rows[piece], cell))
+            middle, narrow = (low + high) / 2, self._is_narrow(low, high)
+            low, high = (middle.where(narrow, end).to(inputs.dtype) for end in (low, high))
+
+            def look(part: tuple[Tensor, Tensor, Tensor]) -> tuple[Tensor, Tensor, Tensor]:
+                family = self.head.family(part[0])
+                plain = FlowDensity(family, self.noise, steps=self.flow_steps)
+                return plain.standard_ends(part[1], part[2])
+
+            sizes = even_sizes(len(some), self.conditionals_at_once("flow"), some.device)
+            parts = zip(*(each.split(sizes) for each in (contexts, low, high)), strict=True)
+            found += map_pieces(look, list(parts), some.device)
+        low, high, log_width = (torch.cat(parts) for parts in zip(*found, strict=True))
+        self.recalibration = Recalibration.fit(low[:, 0], high[:, 0], log_width)
+
     @torch.no_grad()
     def conditional(
         self,
@@ -304,7 +369,9 @@ class ScoredChain(AutoregressiveModel):
         kind = self.density if method == "auto" else method
         if kind == "flow":
             check_draw(self, Draw(method="flow"))
-            return FlowDensity(family, self.noise, steps=self.flow_steps)
+            return FlowDensity(
+                family, self.noise, steps=self.flow_steps, recalibration=self.recalibration
+            )
         if kind == "quadrature":
             return QuadratureDensity(family, self.noise)
         raise InputError(f"expected a density among {DENSITIES}, got {kind!r}; choose one")

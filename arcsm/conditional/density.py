@@ -1,9 +1,9 @@
 """The two normalised densities that one family of conditionals can stand for.
 
 `FlowDensity` normalises the conditional at σ_max, where it is smooth and all of it has been seen in
-training (and where the head may make it normal outright), and carries it to σ_min by the
-probability flow. `QuadratureDensity` normalises the
-conditional at σ_min directly; where that has gaps between its modes, energies across a gap are
+training (and where the head may make it normal outright, to be corrected by a `Recalibration`), and
+carries it to σ_min by the probability flow. `QuadratureDensity` normalises the conditional at σ_min
+directly; where that has gaps between its modes, energies across a gap are
 untrained and the modes may be weighed wrongly. The two agree for scores that obey the heat
 equation in σ, exact ones for instance.
 """
@@ -19,6 +19,8 @@ from arcsm.conditional.flow import flow_down, flow_levels, flow_up
 from arcsm.conditional.noise import Noise
 from arcsm.conditional.protocol import Conditional, Family
 from arcsm.conditional.quadrature import Quadrature
+from arcsm.conditional.recalibration import Curve, Recalibration
+from arcsm.errors import InputError
 
 Points = Float[Tensor, "*batch points"]
 
@@ -85,6 +87,42 @@ class NormalDensity:
         return torch.zeros_like(self._mean[..., 0])
 
 
+class BentNormal:
+    """Densities of y = mean + std·z with h(z) standard normal, for increasing curves h."""
+
+    def __init__(self, mean: Float[Tensor, "*batch"], std: Float[Tensor, "*batch"], curve: Curve):
+        self._mean, self._std = mean.double()[..., None], std.double()[..., None]
+        self._curve = curve
+        self._standard = NormalDensity(torch.zeros_like(mean), torch.ones_like(std))
+
+    def log_prob(self, x: Points) -> Points:
+        """Return log q(x)."""
+        value, log_slope = self._curve((x - self._mean) / self._std)
+        return self._standard.log_prob(value) + log_slope - self._std.log()
+
+    def cdf(self, x: Points) -> Points:
+        """Return the probability of values up to x."""
+        return self._standard.cdf(self._straight(x))
+
+    def log_mass(self, low: Points, high: Points) -> Points:
+        """Return log P(low < x < high), from the tail that is nearer."""
+        return self._standard.log_mass(self._straight(low), self._straight(high))
+
+    def quantile(self, probability: Points) -> Points:
+        """Return x with cdf(x) = probability; infinite for 0 and 1."""
+        return self._mean + self._std * self._curve.inverse(self._standard.quantile(probability))
+
+    @property
+    def log_z_error(self) -> Float[Tensor, "*batch"]:
+        """Zeros: nothing had to be integrated."""
+        return self._standard.log_z_error
+
+    def _straight(self, x: Points) -> Points:
+        finite = x.isfinite()
+        z = (x.where(finite, 0.0) - self._mean) / self._std
+        return self._curve(z)[0].where(finite, x.double())
+
+
 class QuadratureDensity:
     """q(x) = exp E(x, σ_min)/Z."""
 
@@ -130,14 +168,49 @@ class QuadratureDensity:
 
 
 class FlowDensity:
-    """q = law of flow_down(y) for y from the normalised conditional at σ_max."""
+    """q = law of flow_down(y) for y from the normalised conditional at σ_max.
 
-    def __init__(self, family: Family, noise: Noise, *, steps: int | None = None):
+    Where that is normal it may be corrected by a `recalibration`.
+    """
+
+    def __init__(
+        self,
+        family: Family,
+        noise: Noise,
+        *,
+        steps: int | None = None,
+        recalibration: Recalibration | None = None,
+    ):
         self._family = family
         self._levels = flow_levels(noise, steps)
         widest = family.at(noise.sigma_max)
-        normal = widest.normal()
-        self._base = Quadrature(widest) if normal is None else NormalDensity(*normal)
+        self._base: Quadrature | NormalDensity | BentNormal
+        if recalibration is not None:
+            mean, std = _normal(widest)
+            self._base = BentNormal(mean, std, recalibration.curve(self._log_width(mean, std)))
+        else:
+            normal = widest.normal()
+            self._base = Quadrature(widest) if normal is None else NormalDensity(*normal)
+
+    def standard_ends(
+        self, low: Points, high: Points
+    ) -> tuple[Points, Points, Float[Tensor, "*batch"]]:
+        """Return what a recalibration learns from: z at the ends of cells, and log-widths.
+
+        The conditionals must be normal at σ_max.
+        """
+        normal = _normal(self._family.at(self._levels[0]))
+        mean, std = (part.double()[..., None] for part in normal)
+        y_low, y_high = self._ends(low, high)
+        y_high = y_high.where(low != high, y_low)  # to the bit
+        return (y_low - mean) / std, (y_high - mean) / std, self._log_width(*normal)
+
+    def _log_width(
+        self, mean: Float[Tensor, "*batch"], std: Float[Tensor, "*batch"]
+    ) -> Float[Tensor, "*batch"]:
+        """Return the log of half the way between the images of mean ± std."""
+        ends = flow_down(self._family, torch.stack([mean - std, mean + std], -1), self._levels)
+        return log_half_gap(ends[..., 0], ends[..., 1])
 
     def log_prob(self, x: Points) -> Points:
         """Return log q(x) = log q_max(y) − log dx/dy, where x is the image of y."""
@@ -198,12 +271,32 @@ class FlowDensity:
         return self._base.log_z_error[..., None] + rounding
 
 
+def _normal(widest: Conditional) -> tuple[Float[Tensor, "*batch"], Float[Tensor, "*batch"]]:
+    """Return means and deviations of conditionals that must be normal."""
+    normal = widest.normal()
+    if normal is None:
+        raise InputError(
+            "expected conditionals that are normal at σ_max to recalibrate them, got others;"
+            " build the model with a σ_max of at least 2"
+        )
+    return normal
+
+
+def log_half_gap(low: Tensor, high: Tensor) -> Tensor:
+    """Return the log of half the distance between two ends, however close they are."""
+    return ((high - low) / 2).clamp(min=torch.finfo(low.dtype).tiny).log()
+
+
 def _epsilon(conditional: Conditional) -> float:
     return torch.finfo(conditional.bounds()[0].dtype).eps
 
 
 def _end_error(
-    density: Quadrature | NormalDensity, low: Points, high: Points, log_mass: Points, epsilon: float
+    density: Quadrature | NormalDensity | BentNormal,
+    low: Points,
+    high: Points,
+    log_mass: Points,
+    epsilon: float,
 ) -> Points:
     """Return the error that the rounding of the ends of a cell leaves in the log of its mass."""
     total = torch.zeros_like(log_mass)

@@ -10,16 +10,18 @@ What is compiled serves any number of rows, and all heads of one shape.
 
 from collections.abc import Callable
 from functools import cache
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 import torch.nn.functional as F
 from jaxtyping import Float
 from torch import Tensor
 
+from arcsm.conditional.density import log_half_gap
 from arcsm.conditional.flow import flow_levels
-from arcsm.conditional.head import Gates, TanhSumHead
+from arcsm.conditional.head import Gates, TanhSum, TanhSumHead
 from arcsm.conditional.noise import Noise
+from arcsm.conditional.recalibration import Recalibration, interpolated
 from arcsm.errors import InputError
 from arcsm.threads import map_pieces
 
@@ -47,7 +49,13 @@ def check_fusable(head: TanhSumHead, noise: Noise) -> None:
         )
 
 
-def fused_quantile(head: TanhSumHead, noise: Noise, *, steps: int | None = None) -> Quantile:
+def fused_quantile(
+    head: TanhSumHead,
+    noise: Noise,
+    *,
+    steps: int | None = None,
+    recalibration: Recalibration | None = None,
+) -> Quantile:
     """Return the function (context, probability) ↦ x of `FlowDensity.quantile`, compiled."""
     check_fusable(head, noise)
     levels = flow_levels(noise, steps)
@@ -70,7 +78,11 @@ def fused_quantile(head: TanhSumHead, noise: Noise, *, steps: int | None = None)
             return y
 
     def quantile(context: Tensor, probability: Tensor) -> Tensor:
-        return down(*_compiled(_start)(head, sigma, context, probability))
+        if recalibration is None:
+            return down(*_compiled(_start)(head, sigma, context, probability))
+        gates, low, high, start = _compiled(_start_to_bend)(head, sigma, context, probability)
+        curves = recalibration.widths, recalibration.numbers
+        return down(gates, _compiled(_bend)(*curves, down(gates, low), down(gates, high), start))
 
     if parameter.is_cuda:
         return quantile
@@ -100,6 +112,17 @@ def _compiled(function: Callable[..., Any]) -> Callable[..., Any]:
     return torch.compile(function, dynamic=False, options={"cpp.threads": 1})
 
 
+class _Start(NamedTuple):
+    """Where the flow starts: z of a standard normal, and what it is at the first level."""
+
+    mean: Float[Tensor, "rows"]
+    std: Float[Tensor, "rows"]
+    z: Float[Tensor, "rows"]
+
+    def value(self, z: Float[Tensor, "rows"]) -> Float[Tensor, "rows"]:
+        return (self.mean.double() + self.std.double() * z).to(self.mean.dtype)
+
+
 def _start(
     head: TanhSumHead,
     sigma: Float[Tensor, "levels"],
@@ -108,14 +131,42 @@ def _start(
 ) -> tuple[Gates, Float[Tensor, "rows"]]:
     """Return the gates at all levels, and the quantiles at the first, where they are normal."""
     conditionals = head(context[None], sigma[:, None])
+    start = _normal_start(conditionals, probability)
+    return conditionals.gates(), start.value(start.z)
+
+
+def _start_to_bend(
+    head: TanhSumHead,
+    sigma: Float[Tensor, "levels"],
+    context: Float[Tensor, "rows width"],
+    probability: Float[Tensor, "rows"],
+) -> tuple[Gates, Float[Tensor, "rows"], Float[Tensor, "rows"], _Start]:
+    """Return the gates, mean ± std at the first level, which tell of the width, and the start."""
+    conditionals = head(context[None], sigma[:, None])
+    start = _normal_start(conditionals, probability)
+    return conditionals.gates(), start.mean - start.std, start.mean + start.std, start
+
+
+def _normal_start(conditionals: TanhSum, probability: Float[Tensor, "rows"]) -> _Start:
     width = conditionals.sigma[0] + conditionals.pull[0]
     root = (1 + conditionals.sigma[0].square()).sqrt()
     mean = conditionals.offset[0] * root / width
     std = root * (conditionals.sigma[0] / width).sqrt()
     epsilon = torch.finfo(probability.dtype).eps
     inside = probability.double().clamp(epsilon / 4, 1 - epsilon / 2)
-    y = mean.double() + std.double() * torch.special.ndtri(inside)
-    return conditionals.gates(), y.to(mean.dtype)
+    return _Start(mean, std, torch.special.ndtri(inside))
+
+
+def _bend(
+    widths: Float[Tensor, "widths"],
+    numbers: Float[Tensor, "widths numbers"],
+    low: Float[Tensor, "rows"],
+    high: Float[Tensor, "rows"],
+    start: _Start,
+) -> Float[Tensor, "rows"]:
+    """Return the quantiles at the first level, corrected by the curves of a recalibration."""
+    curve = interpolated(widths, numbers, log_half_gap(low, high))
+    return start.value(curve.inverse(start.z[:, None])[:, 0])
 
 
 def _heun_steps(

@@ -56,12 +56,14 @@ class Piece:
 class Place:
     """Where a piece is run, and how it tells how far it is: `progress(share)`, from 0 to 1.
 
-    `tell(text)` sets a few words that stand beside the progress, a loss for instance.
+    `tell(text)` sets a few words that stand beside the progress, a loss for instance. `jobs` pieces
+    are run there at the same time.
     """
 
     device: str
     progress: Callable[[float], None]
     tell: Callable[[str], None] = _keep_silent
+    jobs: int = 1
 
 
 @dataclass(frozen=True)

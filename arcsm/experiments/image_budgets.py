@@ -7,7 +7,7 @@ from arcsm.experiments.image_parts import STAND_IN
 
 # The time of training decides, not the number of steps.
 ENDLESS = 1_000_000
-TRAIN_SECONDS = 150
+TRAIN_SECONDS = 120
 _TRAINING = {"learning_rate": 1e-3, "ema": 0.999, "evaluate_every": 1000}
 _MADE = {"network": "made", "batch": 256, **_TRAINING}
 _PIXELCNN = {"network": "small", "batch": 128, **_TRAINING}

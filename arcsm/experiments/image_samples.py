@@ -6,7 +6,8 @@ maximum likelihood has no fewer parameters. FID and KID compare samples with the
 of which there are enough in every set: of CelebA's test images, in the copy at hand, there are not.
 What FID real test images have beside that reference is said where there are enough of them.
 
-Before the training starts its first steps are taken once, so that compiling does not count.
+Before the training starts its first steps are taken once, so that compiling does not count. Pieces
+may be run side by side: their times are then those of models that share the machine, and say so.
 
 The budget paper follows the paper where it states its settings: 200 epochs in all, Adam with 2e-4,
 a ladder of 10 levels with one network for each, annealed Langevin dynamics with T = 20 or 10. It
@@ -180,6 +181,7 @@ def _run_model(
         "training": history.training,
         "validation": history.validation,
         "samples": len(samples),
+        "side_by_side": place.jobs,
         "sample_seconds": sampling,
         "timed_images": settings["timed_images"],
         "timed_seconds": timed,
@@ -271,8 +273,11 @@ def _of_model(
             why="had images that are impossible under the model",
         ),
     ]
+    found.append(over_seeds("parameters", [one["parameters"] for one in runs], "1", labels))
+    together = max(one["side_by_side"] for one in runs)
+    if together > 1:
+        labels = {**labels, "models side by side": together}
     for name, values, unit in (
-        ("parameters", [one["parameters"] for one in runs], "1"),
         ("seconds of training", [one["train_seconds"] for one in runs], "s"),
         ("steps of training", [one["steps"] for one in runs], "steps"),
         ("training images a second", [one["images_per_s"] for one in runs], "1/s"),
@@ -405,6 +410,5 @@ EXPERIMENT = Experiment(
     metrics=metrics,
     figures=figures,
     verdicts=verdicts,
-    measures_time=True,
     needs=("mnist", "cifar10", "celeba"),
 )

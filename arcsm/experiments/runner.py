@@ -176,7 +176,7 @@ def _run_side_by_side(
                         waiting.clear()
                         break
                     piece = waiting.pop(0)
-                    about = (store.experiment.name, store.budget, piece.name, device)
+                    about = (store.experiment.name, store.budget, piece.name, device, jobs)
                     running[pool.submit(_run_elsewhere, *about)] = piece
                 ready, _ = wait(running, return_when=FIRST_COMPLETED)
                 for future in ready:
@@ -197,7 +197,7 @@ def _run_side_by_side(
             raise
 
 
-def _run_elsewhere(name: str, budget: str, piece: str, device: str) -> tuple[Raw, float]:
+def _run_elsewhere(name: str, budget: str, piece: str, device: str, jobs: int) -> tuple[Raw, float]:
     """Run a piece in a process of its own; return its raw data and the seconds it took."""
     from arcsm.experiments import get_experiment
 
@@ -205,7 +205,7 @@ def _run_elsewhere(name: str, budget: str, piece: str, device: str) -> tuple[Raw
     settings = plain_settings(experiment, budget)
     (chosen,) = (one for one in experiment.pieces(settings) if one.name == piece)
     start = time.monotonic()
-    raw = experiment.run(settings, chosen, Place(device, lambda share: None))
+    raw = experiment.run(settings, chosen, Place(device, lambda share: None, jobs=jobs))
     return raw, time.monotonic() - start
 
 

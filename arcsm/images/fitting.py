@@ -2,6 +2,7 @@
 
 import math
 import os
+import time
 from collections.abc import Callable, Mapping
 from dataclasses import replace
 from typing import Any
@@ -15,14 +16,14 @@ from arcsm.baselines import PixelMixture
 from arcsm.data.images import Images, dequantise
 from arcsm.devices import check_device
 from arcsm.errors import InputError
-from arcsm.images.cells import HIGHEST, LEVELS, Flips, PixelCells, WholeLevels, to_rows
+from arcsm.images.cells import HIGHEST, LEVELS, Flips, PixelCells, WholeLevels, cell_ends, to_rows
 from arcsm.images.memory import within_memory
 from arcsm.images.model import ImageModel
 from arcsm.images.networks import build_density
 from arcsm.images.settings import PAPER_LEVELS, ImageSettings
 from arcsm.images.tracking import tracking
 from arcsm.model import ARCSM
-from arcsm.train import History, Progress, TrainConfig, fit, fit_staged
+from arcsm.train import History, Progress, TrainConfig, fit, fit_staged, split_rows
 
 # Images of a grid that is drawn during the training.
 _SHOWN = 16
@@ -89,7 +90,11 @@ def fit_images(
                 resume=resume,
                 progress=tell,
             )
-            return replace(model, history=history)
+            began = time.perf_counter()
+            if chosen.recalibrate and isinstance(density, ARCSM):
+                _recalibrate(density, rows, config)
+            spent = history.seconds + time.perf_counter() - began
+            return replace(model, history=replace(history, seconds=spent))
 
         return within_memory(train, density, rows, config, spread=spread is not None)
 
@@ -146,6 +151,16 @@ def _spread(
     if settings.noise == "paper" or isinstance(density, PixelMixture):
         return None
     return PixelCells() if isinstance(density, ARCSM) else WholeLevels()
+
+
+def _recalibrate(density: ARCSM, rows: Tensor, config: TrainConfig) -> None:
+    """Correct the widths of conditionals by the held-out images, if there are any."""
+    _, held_out = split_rows(len(rows), config)
+    if len(held_out) == 0:
+        return
+    seen = rows[held_out]
+    generator = torch.Generator().manual_seed(config.seed)
+    density.recalibrate(seen, cells=cell_ends(seen), generator=generator)
 
 
 def _fit_stages(

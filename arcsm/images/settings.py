@@ -68,7 +68,9 @@ class ImageSettings:
     the paper's figures have ε₀ = 2e-5, T = 20 for MNIST, 8e-5 and 5 for CIFAR-10, 5e-4 and 50 for
     CelebA.) `draws` is the number of noise levels for each image of a step, `points` that of noisy
     values of each pixel at a level, which steady the loss for little; `mix` is the share of
-    denoising score matching in the loss, ½ unless the noise is the paper's.
+    denoising score matching in the loss, ½ unless the noise is the paper's. `recalibrate` corrects
+    the widths of conditionals by the held-out images when the training is over, by default where
+    the noise is fine.
 
     `flips` mirrors images at random, by default those of all sets but MNIST and Fashion-MNIST.
     `steps`, `max_seconds`, `batch`, `learning_rate`, `ema`, `validation` (the share of images that
@@ -86,6 +88,7 @@ class ImageSettings:
     draws: int = 1
     points: int = 4
     mix: float | None = None
+    recalibrate: bool | None = None
     langevin_steps: int | None = None
     langevin_step_size: float | None = None
     steps: int | None = None
@@ -115,6 +118,11 @@ class ImageSettings:
             raise InputError(
                 "expected staged with the noise 'paper', whose levels are the stages, got noise"
                 f" {self.noise!r}; choose that noise, or leave staged out"
+            )
+        if self.recalibrate and not self._can_recalibrate:
+            raise InputError(
+                "expected recalibrate with method 'csm' and the noise 'fine' alone, got it with"
+                f" method {self.method!r} and noise {self.noise!r}; leave it out"
             )
         size, steps = self.langevin_step_size, self.langevin_steps
         checks = {
@@ -149,6 +157,7 @@ class ImageSettings:
             flips=choose(self.flips, name not in _NOT_MIRRORED),
             # Where the paper is followed, its own objective.
             mix=choose(self.mix, 0.0 if self.noise == "paper" else 0.5),
+            recalibrate=choose(self.recalibrate, self._can_recalibrate),
             langevin_steps=choose(self.langevin_steps, _PAPER_STEPS.get(name, _OTHER_STEPS)),
             steps=steps,
             batch=choose(self.batch, budget.batch),
@@ -158,6 +167,10 @@ class ImageSettings:
             bfloat16=choose(self.bfloat16, gpu),
             compile=choose(self.compile, gpu),
         )
+
+    @property
+    def _can_recalibrate(self) -> bool:
+        return self.method == "csm" and self.noise == "fine"
 
     def training(self, images: int) -> TrainConfig:
         """Return the configuration of the training loop, of settings that are filled in."""

@@ -65,7 +65,9 @@ class _CapturedWalk:
         self._uniform = torch.zeros_like(self._x)
         self._position = torch.zeros(1, dtype=torch.long, device=self._x.device)
         order = torch.tensor(model.context.order, device=self._x.device)
-        quantile = fused_quantile(model.head, model.noise, steps=model.flow_steps)
+        quantile = fused_quantile(
+            model.head, model.noise, steps=model.flow_steps, recalibration=model.recalibration
+        )
         # The graph goes on reading from where these lie. (Not of the model itself: a reference to
         # it from here would keep it for good.)
         self._read = (order, quantile)

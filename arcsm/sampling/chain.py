@@ -11,6 +11,7 @@ from torch import Tensor
 
 from arcsm.conditional import Density, HeadFamily, Noise, TanhSumHead, annealed_langevin
 from arcsm.conditional.fused import can_fuse, fused_quantile
+from arcsm.conditional.recalibration import Recalibration
 from arcsm.context import ContextNetwork
 from arcsm.threads import even_sizes, limited_threads, map_pieces
 
@@ -46,6 +47,7 @@ class Chain(Protocol):
     head: TanhSumHead
     noise: Noise
     flow_steps: int | None
+    recalibration: Recalibration | None
     shift: Float[Tensor, "dims"]
     scale: Float[Tensor, "dims"]
 
@@ -204,6 +206,8 @@ def _scalar_drawer(
         return by_langevin
     uniform = request.uniform
     if how.compile or (how.compile is None and _fuse(model, how)):
-        fused = fused_quantile(model.head, model.noise, steps=model.flow_steps)
+        fused = fused_quantile(
+            model.head, model.noise, steps=model.flow_steps, recalibration=model.recalibration
+        )
         return lambda context, d: fused(context, uniform[:, d])
     return lambda context, d: quantiles(model, context, uniform[:, d], how.method)

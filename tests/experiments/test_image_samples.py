@@ -14,7 +14,7 @@ import torch
 
 from arcsm.data.images import Images
 from arcsm.errors import InputError
-from arcsm.experiments import Store, image_models, image_parts, image_samples
+from arcsm.experiments import Store, image_models, image_parts, image_samples, run_experiment
 from arcsm.experiments.experiment import Piece, Place
 from arcsm.experiments.image_budgets import BUDGETS
 from arcsm.experiments.image_parts import (
@@ -300,13 +300,22 @@ def test_a_model_is_trained_and_measured() -> None:
     assert from_png(raw["grid"]).shape == (8 * 66 + 2, 8 * 66 + 2, 3)
 
 
+@pytest.mark.slow
+def test_models_side_by_side_say_so(tmp_path: Path) -> None:
+    names = ["grey.made.csm.0", "grey.made.likelihood.0"]
+    run_experiment(EXPERIMENT, "smoke", folder=tmp_path, only=names, jobs=2)
+    finished = Store(tmp_path, EXPERIMENT, "smoke").load()
+    assert [finished[name]["raw"]["side_by_side"] for name in names] == [2, 2]
+
+
 def model_raw(name: str, fid: float | None, parameters: int, bits: float = 3.0) -> dict[str, Any]:
     data, network, method, seed = name.split(".")
     picture = np.zeros((20, 20, 3), np.uint8)
     return {
         "data": data, "network": network, "method": method, "seed": int(seed),
-        "parameters": parameters, "train_seconds": 150.0, "steps": 9, "images_per_s": 8.0,
-        "warm_up_seconds": 1.0, "sample_seconds": 2.0, "samples": 10_000, "timed_images": 64,
+        "parameters": parameters, "train_seconds": 120.0, "steps": 9, "images_per_s": 8.0,
+        "warm_up_seconds": 1.0, "side_by_side": 4 if network == "made" else 1,
+        "sample_seconds": 2.0, "samples": 10_000, "timed_images": 64,
         "timed_seconds": [3.0, 1.0, 2.0], "fid": fid, "kid": 0.01, "kid_deviation": 0.001,
         "bits_per_dim": bits, "test_images": 2000, "probability": "the levels",
         "memory_gib": {"training": 3.0, "all": 4.0}, "grid": to_png(picture),
@@ -350,6 +359,9 @@ def test_metrics_tell_what_was_compared_with_what() -> None:
     assert "too few" in of("FID", data="celeba32", of="real test images").reason
     time = of("seconds to draw 64 images", data="mnist", network="made", method="csm")
     assert (time.value, time.n, time.spread) == (2.0, 3, 1.0)
+    assert time.labels["models side by side"] == 4 and "models side by side" not in one.labels
+    alone = of("seconds to draw 64 images", data="mnist", network="pixelcnn", method="csm")
+    assert "models side by side" not in alone.labels
     bits = of("bits per dimension", data="cifar10", network="made", method="likelihood")
     assert bits.labels["of"] == "the levels" and bits.labels["images"] == 2000
     assert of("peak memory", data="cifar10", network="made", method="csm").value == 4.0
@@ -370,7 +382,7 @@ def test_verdict_is_four_of_five(
     said = verdicts(GPU, metrics(GPU, gpu_raw(own, parameters)))
     assert [one.holds for one in said] == holds
     ahead = sum(value is not None and value < 10 for value in own)
-    assert f"in {ahead} of 5 pairs" in said[0].text and "150 to 150 s" in said[1].text
+    assert f"in {ahead} of 5 pairs" in said[0].text and "120 to 120 s" in said[1].text
     assert "CIFAR-10, PixelCNN++ 3.000 by CSM and 3.000 by maximum likelihood" in said[2].text
     # A stand-in decides nothing.
     assert {one.holds for one in verdicts({**GPU, "goal": None}, metrics(GPU, gpu_raw(own)))} == {

@@ -138,8 +138,16 @@ def test_the_paper_scheme_needs_a_ladder() -> None:
 
 def test_pieces_are_steps_by_mode_and_samplers_by_size() -> None:
     names = [piece.name for piece in pieces(GPU)]
-    assert names[:2] == ["step.base.128.compiled", "step.base.128.eager"]
-    assert len(names) == 4 + 2 * len(SAMPLERS) and "paper.paper" in names
+    assert names[:2] == ["step.small.128.compiled", "step.small.128.eager"]
+    assert len(names) == 3 + len(SAMPLERS) and "paper.small" in names
+
+
+def test_draws_are_timed_with_the_correction_of_widths() -> None:
+    corrected, plain = (
+        make_model(SMOKE, "tiny", "csm", "cpu", noise=noise).density for noise in ("fine", "paper")
+    )
+    assert isinstance(corrected, ARCSM) and corrected.recalibration is not None
+    assert isinstance(plain, ARCSM) and plain.recalibration is None
 
 
 def test_every_piece_runs() -> None:
@@ -236,7 +244,7 @@ def test_ratio_and_shares_are_those_of_the_faster_way() -> None:
         assert len(fitting) == 1
         return fitting[0]
 
-    where = {"size": "base", "batch": 128}
+    where = {"size": "small", "batch": 128}
     assert of("step of CSM in steps of maximum likelihood", **where).value == pytest.approx(1.1)
     rate = of("images a second", **where, method="csm")
     assert rate.value == pytest.approx(128 / 0.11) and rate.labels["mode"] == "eager"
@@ -246,10 +254,10 @@ def test_ratio_and_shares_are_those_of_the_faster_way() -> None:
     nominal = of("share of the nominal peak in bfloat16", **where, method="likelihood")
     assert nominal.value == pytest.approx(1280 * 1e11 / 989e12)
     assert nominal.labels["peak, TFLOP/s"] == 989
-    paper = of("seconds of 64 images", size="paper", sampler=SAMPLERS["paper"])
+    paper = of("seconds of 64 images", size="small", sampler=SAMPLERS["paper"])
     assert paper.value == 2000 and paper.n == 3 and paper.labels["T"] == 10
     assert paper.labels["timed"] == "8 of 3,072 scalars, scaled up to all"
-    assert of("seconds of 64 images", size="base", sampler=SAMPLERS["own"]).labels["timed"] == (
+    assert of("seconds of 64 images", size="small", sampler=SAMPLERS["own"]).labels["timed"] == (
         "whole images"
     )
 
@@ -268,7 +276,7 @@ def test_the_peak_of_other_cards_is_not_made_up() -> None:
 )
 def test_verdicts_are_the_goals(own: float, sampled: float, holds: bool) -> None:
     said = verdicts(GPU, metrics(GPU, gpu_raw(own, sampled)))
-    assert [one.holds for one in said] == [holds] * 5
+    assert [one.holds for one in said] == [holds] * 3
     assert f"{own * 10:.2f} times as long" in said[0].text
     assert f"{2000 / sampled:,.0f} times as long" in said[-1].text
 
@@ -276,7 +284,7 @@ def test_verdicts_are_the_goals(own: float, sampled: float, holds: bool) -> None
 def test_figures_have_the_best_steps_and_say_what_is_scaled_up() -> None:
     drawn = figures(GPU, gpu_raw(own=0.12, sampled=20.0))
     (steps,) = drawn["steps"].axes
-    assert list(steps.lines[1].get_xdata()) == pytest.approx([120.0] * 3)
+    assert list(steps.lines[1].get_xdata()) == pytest.approx([120.0] * 2)
     (samplers,) = drawn["samplers"].axes
     cases = [label.get_text() for label in samplers.get_yticklabels()]
     assert len(cases) == len(SAMPLERS) and "scaled up" in cases[-1] and "scaled" not in cases[0]

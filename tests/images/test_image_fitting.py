@@ -3,6 +3,7 @@
 import itertools
 import math
 import sys
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -19,6 +20,7 @@ from arcsm.images.cells import WholeLevels
 from arcsm.images.fitting import _deviation
 from arcsm.images.memory import largest_batch
 from arcsm.images.settings import ImageSettings
+from arcsm.images.soundness import check_alone
 from arcsm.images.tracking import Tracker
 from arcsm.model import ARCSM
 from arcsm.staged import StagedARCSM
@@ -40,6 +42,28 @@ def test_bits_come_near_the_entropy_and_no_lower(kind: str) -> None:
     assert entropy - 1e-6 <= bits
     # One normal for two ends of the range spreads over all that lies between.
     assert bits < entropy + (0.25 if kind == "made" else 6)
+
+
+@pytest.mark.parametrize("kind", ["made", "pixelcnn"])
+def test_held_out_images_correct_the_widths(kind: str) -> None:
+    """After few steps conditionals are as good as normal, and the levels are not: most are 128."""
+    random = np.random.default_rng(5)
+    pixels = random.integers(0, 256, (800, 4, 4, 1), dtype=np.uint8)
+    pixels[random.random(pixels.shape) < 0.6] = 128
+    pixels, other = pixels[:600], pixels[600:]
+    options = settings(kind, steps=30, validation=0.3)
+    plain = fit_images(pixels, replace(options, recalibrate=False))
+    model = fit_images(pixels, options)
+    assert isinstance(plain.density, ARCSM) and plain.density.recalibration is None
+    assert isinstance(model.density, ARCSM) and model.density.recalibration is not None
+    assert model.settings.recalibrate and not plain.settings.recalibrate
+    assert model.bits_per_dim(other).mean() < plain.bits_per_dim(other).mean() - 0.1
+    assert all(finding.good for finding in check_alone(model))
+
+
+def test_nothing_held_out_corrects_nothing() -> None:
+    model = fit_images(pictures(20), settings("made"))
+    assert isinstance(model.density, ARCSM) and model.density.recalibration is None
 
 
 def weights(model: Any) -> dict[str, bytes]:

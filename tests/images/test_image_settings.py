@@ -21,6 +21,8 @@ from arcsm.model import ARCSM
         ({"method": "mle"}, "method among csm"),
         ({"noise": "none"}, "noise among fine"),
         ({"method": "likelihood", "noise": "paper"}, "'csm' alone"),
+        ({"method": "likelihood", "recalibrate": True}, "'csm' and the noise 'fine' alone"),
+        ({"noise": "paper", "recalibrate": True}, "'csm' and the noise 'fine' alone"),
         ({"staged": True}, "staged with the noise 'paper'"),
         ({"draws": 0}, "draws"),
         ({"mix": 1.5}, "mix"),
@@ -39,9 +41,12 @@ def test_defaults_depend_on_the_device_and_the_images() -> None:
     digits = ImageSettings().filled("mnist", "cpu")
     assert (digits.network, digits.flips, digits.langevin_steps) == ("tiny", False, 20)
     assert (digits.bfloat16, digits.compile, digits.mix) == (False, False, 0.5)
+    assert digits.recalibrate
     photos = ImageSettings(noise="paper").filled("cifar10", "cuda")
     assert (photos.network, photos.flips, photos.langevin_steps) == ("small", True, 10)
     assert (photos.bfloat16, photos.compile, photos.mix) == (True, True, 0.0)
+    assert not photos.recalibrate
+    assert not ImageSettings(method="likelihood").filled("mnist", "cpu").recalibrate
     told = ImageSettings(network="base", flips=False, batch=7, compile=False, mix=0.25)
     told = told.filled("cifar10", "cuda")
     assert (told.network, told.flips, told.batch) == ("base", False, 7)
