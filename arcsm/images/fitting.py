@@ -27,6 +27,8 @@ from arcsm.train import History, Progress, TrainConfig, fit, fit_staged, split_r
 
 # Images of a grid that is drawn during the training.
 _SHOWN = 16
+# Held-out images that widths are corrected by: of each some scalars.
+_LOOKED_AT = 512
 
 
 def fit_images(
@@ -158,7 +160,7 @@ def _recalibrate(density: ARCSM, rows: Tensor, config: TrainConfig) -> None:
     _, held_out = split_rows(len(rows), config)
     if len(held_out) == 0:
         return
-    seen = rows[held_out]
+    seen = rows[held_out[:_LOOKED_AT]]
     generator = torch.Generator().manual_seed(config.seed)
     density.recalibrate(seen, cells=cell_ends(seen), generator=generator)
 
