@@ -134,7 +134,10 @@ class OrderAgnosticARCSM(ARCSM):
             )
         network = SubsetNetwork(**{name: context[name] for name in context if name != "kind"})
         like = {"kind": "MADE", "dims": network.dims, "width": network.width, "hidden": [1]}
-        return cls._on(network, ARCSM.from_config({**config, "context": like}))
+        shaped = ARCSM.from_config({**config, "context": like})
+        model = cls._on(network, shaped)
+        model.recalibration = shaped.recalibration
+        return model
 
     @classmethod
     def _on(cls, context: SubsetNetwork, like: ARCSM) -> "OrderAgnosticARCSM":

@@ -335,7 +335,8 @@ class ScoredChain(AutoregressiveModel):
             parts = zip(*(each.split(sizes) for each in (contexts, low, high)), strict=True)
             found += map_pieces(look, list(parts), some.device)
         low, high, log_width = (torch.cat(parts) for parts in zip(*found, strict=True))
-        self.recalibration = Recalibration.fit(low[:, 0], high[:, 0], log_width)
+        curves = Recalibration.fit(low[:, 0], high[:, 0], log_width)
+        self.recalibration = curves.to(self.shift.dtype)
 
     @torch.no_grad()
     def conditional(

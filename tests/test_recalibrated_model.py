@@ -13,6 +13,7 @@ from scipy import stats
 from torch import Tensor
 
 import arcsm.conditional.fused
+from arcsm.agnostic import OrderAgnosticARCSM
 from arcsm.conditional import Noise
 from arcsm.errors import InputError
 from arcsm.model import ARCSM
@@ -114,6 +115,17 @@ def test_it_is_kept_with_the_model(tmp_path: Path) -> None:
     half = load_model(tmp_path / "half")
     assert isinstance(half, ARCSM) and half.recalibration and model.recalibration
     assert torch.equal(half.recalibration.numbers, model.recalibration.numbers)
+
+
+def test_it_is_kept_with_a_model_of_all_orders(tmp_path: Path) -> None:
+    model = OrderAgnosticARCSM.made(2, hidden=(8, 8), seed=0)
+    x = normal(400, 2, seed=5).float()
+    model.recalibrate(0.7 * x, generator=seeded(1))
+    save_model(tmp_path, model)
+    again = load_model(tmp_path)
+    assert isinstance(again, OrderAgnosticARCSM)
+    assert torch.equal(again.log_prob(x), model.log_prob(x))
+    assert model.with_linear().recalibration is None  # an untrained model
 
 
 def test_a_second_recalibration_takes_the_place_of_the_first() -> None:

@@ -104,8 +104,9 @@ class Recalibration(nn.Module):
         super().__init__()
         if widths < 1:
             raise InputError(f"expected at least one width, got {widths}; see the documentation")
-        self.register_buffer("widths", torch.arange(widths, dtype=torch.float64))
-        self.register_buffer("numbers", torch.zeros(widths, _NUMBERS, dtype=torch.float64))
+        # In the precision of the model that they belong to; curves are computed in float64.
+        self.register_buffer("widths", torch.arange(float(widths)))
+        self.register_buffer("numbers", torch.zeros(widths, _NUMBERS))
 
     @property
     def config(self) -> dict[str, Any]:
@@ -130,9 +131,9 @@ class Recalibration(nn.Module):
         share = torch.linspace(0, 1, 2 * _WIDTHS + 1, dtype=torch.float64, device=low.device)[1::2]
         every = log_width.double()
         widths = torch.quantile(every[:: max(1, len(every) // 2**20)], share)
-        # Widths that are all alike need one curve, not several at the same place.
-        widths = widths.unique()
-        found = cls(len(widths)).to(low.device)
+        # Widths that are all alike need one curve, not several at the same place; in float32 too.
+        widths = widths.float().unique().double()
+        found = cls(len(widths)).to(low.device, torch.float64)
         found.widths.copy_(widths)
         ends = [end.double().clamp(-_FARTHEST, _FARTHEST) for end in (low, high)]
         numbers = found.numbers.clone().requires_grad_()
@@ -165,6 +166,7 @@ def interpolated(
     log_width: Float[Tensor, "*batch"],
 ) -> Curve:
     """Return curves between those of the nearest widths; beyond the last ones, theirs."""
+    widths, numbers = widths.double(), numbers.double()
     if len(widths) == 1:
         return Curve.from_numbers(numbers[0].expand(*log_width.shape, -1))
     at = log_width.to(widths).clamp(widths[0], widths[-1])

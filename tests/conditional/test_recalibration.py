@@ -22,7 +22,7 @@ def random_curve(rows: int, *, strength: float = 0.5, seed: int = 0) -> Curve:
 
 def random_recalibration(widths: int = 3, *, seed: int = 0) -> Recalibration:
     """Return curves that are far from straight, for widths around those of random heads."""
-    found = Recalibration(widths)
+    found = Recalibration(widths).double()
     found.widths.copy_(torch.linspace(-1.5, 1.0, widths))
     found.numbers.copy_(0.4 * normal(widths, _NUMBERS, seed=seed))
     return found
