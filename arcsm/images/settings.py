@@ -25,6 +25,8 @@ _OTHER_SIGMA = (0.2, 0.04)
 # Langevin steps T at each level.
 _PAPER_STEPS = {"mnist": 20}
 _OTHER_STEPS = 10
+# The share of a limited time that is kept for the recalibration.
+_TO_RECALIBRATE = 0.05
 # Images that are held out, at most: of fewer the loop would draw the noise several times.
 _HELD_OUT, _HELD_OUT_SHARE = 2048, 0.05
 
@@ -42,7 +44,7 @@ class _Budget:
 # Tiny: less than a quarter of an hour on two idle CPU cores. The others: for one large GPU.
 _BUDGETS = {
     "made": _Budget(128, 20_000, 1e-3, 0.999),
-    "tiny": _Budget(32, 3_200, 3e-3, 0.998),
+    "tiny": _Budget(32, 2_600, 3e-3, 0.998),
     "small": _Budget(64, 20_000, 1e-3, 0.999),
     "base": _Budget(64, 30_000, 1e-3, 0.999),
     "paper": _Budget(64, 60_000, 3e-4, 0.9995),
@@ -73,9 +75,10 @@ class ImageSettings:
     the noise is fine.
 
     `flips` mirrors images at random, by default those of all sets but MNIST and Fashion-MNIST.
-    `steps`, `max_seconds`, `batch`, `learning_rate`, `ema`, `validation` (the share of images that
-    is held out), `evaluate_every`, `bfloat16`, `compile` and `seed` are those of `TrainConfig`;
-    half precision and compiling are for GPUs by default.
+    `max_seconds` limits the whole: a twentieth of it is kept for the recalibration. `steps`,
+    `batch`, `learning_rate`, `ema`, `validation` (the share of images that is held out),
+    `evaluate_every`, `bfloat16`, `compile` and `seed` are those of `TrainConfig`; half precision
+    and compiling are for GPUs by default.
     """
 
     network: str | None = None
@@ -182,10 +185,12 @@ class ImageSettings:
         stages = PAPER_LEVELS if self.staged else 1
         scored = self.method == "csm"
         steps = -(-(self.steps or 1) // stages)
+        trained = 1 - _TO_RECALIBRATE if self.recalibrate else 1.0
+        seconds = None if self.max_seconds is None else trained * self.max_seconds / stages
         return TrainConfig(
             steps=steps,
             batch_size=self.batch or 1,
-            max_seconds=None if self.max_seconds is None else self.max_seconds / stages,
+            max_seconds=seconds,
             warmup=min(200, steps // 10),
             validation=share if self.validation is None else self.validation,
             # A look at the state of the run is worth as much as one at the held-out images.

@@ -60,6 +60,12 @@ def test_stages_share_the_steps_and_the_time() -> None:
     assert config.validation * 60_000 == pytest.approx(2048)
 
 
+def test_a_part_of_the_time_is_kept_for_the_recalibration() -> None:
+    for told, seconds in (({}, 95.0), ({"recalibrate": False}, 100.0), ({"noise": "paper"}, 100.0)):
+        settings = ImageSettings(max_seconds=100.0, **told).filled("mnist", "cpu")
+        assert settings.training(1000).max_seconds == pytest.approx(seconds)
+
+
 def test_options_of_score_matching_are_not_those_of_likelihood() -> None:
     config = ImageSettings(method="likelihood", steps=3).filled("mnist", "cpu").training(100)
     assert config.noise == {} and config.objective == {} and config.validation == 0.05
