@@ -79,10 +79,10 @@ def fused_quantile(
 
     def quantile(context: Tensor, probability: Tensor) -> Tensor:
         if recalibration is None:
-            return down(*_compiled(_start)(head, sigma, context, probability))
-        gates, low, high, start = _compiled(_start_to_bend)(head, sigma, context, probability)
+            return down(*_compiled(_start)(head, sigma, context, probability))[:, 0]
+        gates, ends, start = _compiled(_start_to_bend)(head, sigma, context, probability)
         curves = recalibration.widths, recalibration.numbers
-        return down(gates, _compiled(_bend)(*curves, down(gates, low), down(gates, high), start))
+        return down(gates, _compiled(_bend)(*curves, down(gates, ends), start))[:, 0]
 
     if parameter.is_cuda:
         return quantile
@@ -119,8 +119,8 @@ class _Start(NamedTuple):
     std: Float[Tensor, "rows"]
     z: Float[Tensor, "rows"]
 
-    def value(self, z: Float[Tensor, "rows"]) -> Float[Tensor, "rows"]:
-        return (self.mean.double() + self.std.double() * z).to(self.mean.dtype)
+    def value(self, z: Float[Tensor, "rows"]) -> Float[Tensor, "rows 1"]:
+        return (self.mean.double() + self.std.double() * z).to(self.mean.dtype)[:, None]
 
 
 def _start(
@@ -128,7 +128,7 @@ def _start(
     sigma: Float[Tensor, "levels"],
     context: Float[Tensor, "rows width"],
     probability: Float[Tensor, "rows"],
-) -> tuple[Gates, Float[Tensor, "rows"]]:
+) -> tuple[Gates, Float[Tensor, "rows 1"]]:
     """Return the gates at all levels, and the quantiles at the first, where they are normal."""
     conditionals = head(context[None], sigma[:, None])
     start = _normal_start(conditionals, probability)
@@ -140,11 +140,12 @@ def _start_to_bend(
     sigma: Float[Tensor, "levels"],
     context: Float[Tensor, "rows width"],
     probability: Float[Tensor, "rows"],
-) -> tuple[Gates, Float[Tensor, "rows"], Float[Tensor, "rows"], _Start]:
+) -> tuple[Gates, Float[Tensor, "rows 2"], _Start]:
     """Return the gates, mean ± std at the first level, which tell of the width, and the start."""
     conditionals = head(context[None], sigma[:, None])
     start = _normal_start(conditionals, probability)
-    return conditionals.gates(), start.mean - start.std, start.mean + start.std, start
+    ends = torch.stack([start.mean - start.std, start.mean + start.std], -1)
+    return conditionals.gates(), ends, start
 
 
 def _normal_start(conditionals: TanhSum, probability: Float[Tensor, "rows"]) -> _Start:
@@ -160,24 +161,22 @@ def _normal_start(conditionals: TanhSum, probability: Float[Tensor, "rows"]) -> 
 def _bend(
     widths: Float[Tensor, "widths"],
     numbers: Float[Tensor, "widths numbers"],
-    low: Float[Tensor, "rows"],
-    high: Float[Tensor, "rows"],
+    ends: Float[Tensor, "rows 2"],
     start: _Start,
-) -> Float[Tensor, "rows"]:
+) -> Float[Tensor, "rows 1"]:
     """Return the quantiles at the first level, corrected by the curves of a recalibration."""
-    curve = interpolated(widths, numbers, log_half_gap(low, high))
+    curve = interpolated(widths, numbers, log_half_gap(*ends.unbind(-1)))
     return start.value(curve.inverse(start.z[:, None])[:, 0])
 
 
 def _heun_steps(
-    gates: Gates, sigma: Float[Tensor, "levels"], y: Float[Tensor, "rows"]
-) -> Float[Tensor, "rows"]:
-    """Carry y from the first of some levels to the last."""
+    gates: Gates, sigma: Float[Tensor, "levels"], x: Float[Tensor, "rows points"]
+) -> Float[Tensor, "rows points"]:
+    """Carry x from the first of some levels to the last."""
     levels = [Gates(*parts) for parts in zip(*(part.unbind() for part in gates), strict=True)]
-    x = y[:, None]
     for i in range(len(levels) - 1):
         change = sigma[i + 1] - sigma[i]
         score = levels[i].score(x)
         euler = x - change * sigma[i] * score
         x = x - change / 2 * (sigma[i] * score + sigma[i + 1] * levels[i + 1].score(euler))
-    return x[:, 0]
+    return x

@@ -8,17 +8,19 @@ from torch import Tensor
 
 from arcsm.conditional.head import Gates
 
-_ROWS = 4  # that one program carries down
+_ROWS = 4  # values that one program carries down
 
 
 def flow_down_kernel(
-    gates: Gates, y: Float[Tensor, "rows"], sigma: Float[Tensor, "levels"]
-) -> Float[Tensor, "rows"]:
+    gates: Gates, y: Float[Tensor, "rows points"], sigma: Float[Tensor, "levels"]
+) -> Float[Tensor, "rows points"]:
     """Carry values from the first of the levels to the last, as `flow_down` does.
 
     The gates have the shapes (levels, rows, 1) and (levels, rows, 1, steps).
     """
     levels, rows, _, steps = gates.height.shape
+    points = y.shape[1]
+    y = y.contiguous()
     x = torch.empty_like(y)
     offset, pull = (
         part.expand(levels, rows, 1).contiguous() for part in (gates.offset, gates.pull)
@@ -29,9 +31,9 @@ def flow_down_kernel(
         for part in (gates.height, gates.slope, gates.centre)
     )
     with torch.cuda.device_of(y):  # not always the current one
-        _flow_down[(triton.cdiv(rows, _ROWS),)](
+        _flow_down[(triton.cdiv(rows * points, _ROWS),)](
             x, y, sigma, root, offset, pull, height, slope, centre,
-            rows, levels, steps, ROWS=_ROWS, STEPS=triton.next_power_of_2(steps), num_warps=2,
+            rows, points, levels, steps, ROWS=_ROWS, STEPS=triton.next_power_of_2(steps), num_warps=2,
         )  # fmt: skip
     return x
 
@@ -39,14 +41,15 @@ def flow_down_kernel(
 @triton.jit
 def _flow_down(  # type: ignore[no-untyped-def]
     x_ptr, y_ptr, sigma_ptr, root_ptr, offset_ptr, pull_ptr, height_ptr, slope_ptr, centre_ptr,
-    rows, levels, steps, ROWS: tl.constexpr, STEPS: tl.constexpr,
+    rows, points, levels, steps, ROWS: tl.constexpr, STEPS: tl.constexpr,
 ):  # fmt: skip
     # In 64 bits: levels × rows × steps may be more than 32 can count.
-    row = tl.program_id(0).to(tl.int64) * ROWS + tl.arange(0, ROWS)
+    item = tl.program_id(0).to(tl.int64) * ROWS + tl.arange(0, ROWS)
+    row = item // points  # whose gates all of its points share
     step = tl.arange(0, STEPS)
     there = row < rows
     whole = there[:, None] & (step < steps)[None, :]
-    x = tl.load(y_ptr + row, mask=there, other=0.0)
+    x = tl.load(y_ptr + item, mask=there, other=0.0)
     # What is true of the upper level of a step was loaded as the lower one of the step before.
     place, places = row, row[:, None] * steps + step[None, :]
     sigma, root = tl.load(sigma_ptr), tl.load(root_ptr)
@@ -74,4 +77,4 @@ def _flow_down(  # type: ignore[no-untyped-def]
         x -= change * 0.5 * (sigma * score + below * score_below)
         sigma, root, offset, pull = below, root_below, offset_below, pull_below
         height, slope, centre = height_below, slope_below, centre_below
-    tl.store(x_ptr + row, x, mask=there)
+    tl.store(x_ptr + item, x, mask=there)
