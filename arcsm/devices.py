@@ -1,5 +1,7 @@
 """Where computations run."""
 
+from typing import Any
+
 import torch
 
 from arcsm.errors import InputError
@@ -14,3 +16,15 @@ def check_device(device: torch.device | str) -> None:
         raise InputError(
             f"expected a device that torch can use here, got {str(device)!r} ({reason}); use cpu"
         ) from error
+
+
+def has_bfloat16(device: torch.device | str) -> bool:
+    """Say whether a device computes in bfloat16: GPUs do, and CPUs that have instructions for it.
+
+    Others emulate it, and are slower for it.
+    """
+    if torch.device(device).type != "cpu":
+        return True
+    # Older releases of torch do not tell.
+    capabilities: dict[str, Any] = getattr(torch.cpu, "get_capabilities", dict)()
+    return any(capabilities.get(name, False) for name in ("avx512_bf16", "amx_bf16"))

@@ -33,7 +33,8 @@ def flow_down_kernel(
     with torch.cuda.device_of(y):  # not always the current one
         _flow_down[(triton.cdiv(rows * points, _ROWS),)](
             x, y, sigma, root, offset, pull, height, slope, centre,
-            rows, points, levels, steps, ROWS=_ROWS, STEPS=triton.next_power_of_2(steps), num_warps=2,
+            rows, points, levels, steps,
+            ROWS=_ROWS, STEPS=triton.next_power_of_2(steps), num_warps=2,
         )  # fmt: skip
     return x
 

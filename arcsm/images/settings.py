@@ -7,6 +7,7 @@ from typing import Any
 
 import torch
 
+from arcsm.devices import has_bfloat16
 from arcsm.errors import InputError
 from arcsm.train import TrainConfig
 
@@ -77,8 +78,8 @@ class ImageSettings:
     `flips` mirrors images at random, by default those of all sets but MNIST and Fashion-MNIST.
     `max_seconds` limits the whole: a twentieth of it is kept for the recalibration. `steps`,
     `batch`, `learning_rate`, `ema`, `validation` (the share of images that is held out),
-    `evaluate_every`, `bfloat16`, `compile` and `seed` are those of `TrainConfig`; half precision
-    and compiling are for GPUs by default.
+    `evaluate_every`, `bfloat16`, `compile` and `seed` are those of `TrainConfig`; compiling is for
+    GPUs by default, half precision for these and, with a PixelCNN++, for CPUs that have it.
     """
 
     network: str | None = None
@@ -167,7 +168,7 @@ class ImageSettings:
             learning_rate=choose(self.learning_rate, budget.learning_rate),
             ema=choose(self.ema, budget.ema),
             evaluate_every=choose(self.evaluate_every, max(1, min(500, steps // 4))),
-            bfloat16=choose(self.bfloat16, gpu),
+            bfloat16=choose(self.bfloat16, gpu or (network != "made" and has_bfloat16(device))),
             compile=choose(self.compile, gpu),
         )
 

@@ -37,11 +37,19 @@ def test_settings_that_mean_nothing_are_refused(options: dict[str, Any], named: 
         ImageSettings(**options)
 
 
-def test_defaults_depend_on_the_device_and_the_images() -> None:
+def test_defaults_depend_on_the_device_and_the_images(monkeypatch: pytest.MonkeyPatch) -> None:
+    capabilities = {"avx512_bf16": False, "amx_bf16": False}
+    monkeypatch.setattr(torch.cpu, "get_capabilities", lambda: capabilities, raising=False)
     digits = ImageSettings().filled("mnist", "cpu")
     assert (digits.network, digits.flips, digits.langevin_steps) == ("tiny", False, 20)
     assert (digits.bfloat16, digits.compile, digits.mix) == (False, False, 0.5)
     assert digits.recalibrate
+    capabilities["avx512_bf16"] = True
+    assert ImageSettings().filled("mnist", "cpu").bfloat16
+    assert not ImageSettings(network="made").filled("mnist", "cpu").bfloat16
+    assert not ImageSettings(bfloat16=False).filled("mnist", "cpu").bfloat16
+    monkeypatch.delattr(torch.cpu, "get_capabilities")  # as in older releases of torch
+    assert not ImageSettings().filled("mnist", "cpu").bfloat16
     photos = ImageSettings(noise="paper").filled("cifar10", "cuda")
     assert (photos.network, photos.flips, photos.langevin_steps) == ("small", True, 10)
     assert (photos.bfloat16, photos.compile, photos.mix) == (True, True, 0.0)

@@ -14,7 +14,7 @@ from arcsm.conditional import Noise
 from arcsm.errors import InputError
 from arcsm.model import ARCSM
 from arcsm.sampling.captured import can_capture
-from arcsm.sampling.chain import Draw
+from arcsm.sampling.chain import Draw, TensorSnap
 
 pytestmark = [
     pytest.mark.skipif(not torch.cuda.is_available(), reason="no CUDA device"),
@@ -44,9 +44,9 @@ def captures(monkeypatch: pytest.MonkeyPatch) -> list[int]:
     found: list[int] = []
     whole = arcsm.sampling.captured._CapturedWalk
 
-    def counted(model: ARCSM, rows: int) -> Any:
+    def counted(model: ARCSM, rows: int, snap: TensorSnap | None) -> Any:
         found.append(rows)
-        return whole(model, rows)
+        return whole(model, rows, snap)
 
     monkeypatch.setattr(arcsm.sampling.captured, "_CapturedWalk", counted)
     return found
@@ -62,6 +62,20 @@ def test_cuda_graph_draws_what_the_walk_draws(
     assert captures == [64]
     compare(model, 37, seed=2)  # other numbers, another condition: the same graph
     assert captures == [64]
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64], ids=str)
+def test_cuda_graph_draws_what_a_recalibrated_walk_draws(
+    dtype: torch.dtype, captures: list[int]
+) -> None:
+    model = on_gpu(dtype=dtype)
+    rows = model.sample(500, uniform=0.25 + uniforms(500, model.dims, seed=4) / 2)
+    compare(model, 37)
+    model.recalibrate(rows)
+    compare(model, 37)
+    model.recalibrate(rows[:100])
+    compare(model, 37)
+    assert captures == [512, 64, 64, 64]  # other curves, another graph
 
 
 @pytest.mark.parametrize("known", [1, 3, 4])
