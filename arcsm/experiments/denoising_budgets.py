@@ -3,12 +3,13 @@
 from typing import Any
 
 from arcsm.experiments.experiment import Settings
+from arcsm.experiments.image_budgets import TRAIN_SECONDS
 from arcsm.experiments.image_parts import STAND_IN
 
 _SMALL = {"network": "small", "batch": 128, "learning_rate": 1e-3, "ema": 0.999}
 _MODEL = {
     "directory": None,
-    "train_seconds": 240,
+    "train_seconds": TRAIN_SECONDS,
     "mirrored": ["up-down", "left-right"],
     "settings": {"csm": {**_SMALL, "evaluate_every": 1000, "flips": False}},
 }
@@ -41,7 +42,7 @@ _COMMON: dict[str, Any] = {
         "mnist": {
             "data": {"name": "mnist"},
             "noise": "gaussian:0.6",
-            "model": {**_MODEL, "train_seconds": 180},
+            "model": _MODEL,
             "ours": {
                 "mean, four views": {"method": "mean"},
                 "mean, four views mixed": {"method": "mean", "pool": "mixture"},

@@ -3,6 +3,7 @@
 import hashlib
 import json
 from collections.abc import Callable, Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -11,8 +12,13 @@ import numpy as np
 from arcsm.data.images import Images
 from arcsm.data.images.places import user_cache
 from arcsm.experiments.image_budgets import ENDLESS
+from arcsm.experiments.work import on_gpu
 from arcsm.images import ImageModel, ImageSettings, fit_images
+from arcsm.images.settings import PAPER_LEVELS
 from arcsm.tasks.images.mirrors import MIRRORED
+
+# Steps before a training whose time is limited, so that compiling does not count.
+_WARM_UP_STEPS = 4
 
 
 def trained_model(
@@ -44,6 +50,8 @@ def trained_model(
             max_seconds=told["train_seconds"],
             **told["settings"][method],
         )
+        if on_gpu(device):  # else nothing is compiled
+            warm_up(train, settings, _WARM_UP_STEPS, device)
         model = fit_images(
             with_mirrored(train, told["mirrored"]),
             settings,
@@ -68,6 +76,14 @@ def keep_model(
     place = _place(told, train, method, seed, folder)
     place.parent.mkdir(parents=True, exist_ok=True)
     model.save(place)
+
+
+def warm_up(train: Images, told: ImageSettings, steps: int, device: str) -> None:
+    """Take the first steps of the training with another model, for the sake of the compiler."""
+    stages = PAPER_LEVELS if told.staged else 1
+    batch = told.filled(train.name, device).batch or 1
+    few = replace(train, pixels=train.pixels[: 4 * batch], labels=None)
+    fit_images(few, replace(told, steps=stages * steps, max_seconds=None), device=device)
 
 
 def with_mirrored(images: Images, mirrored: list[str]) -> Images:

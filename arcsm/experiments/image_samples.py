@@ -28,7 +28,7 @@ from arcsm.data.images import Images
 from arcsm.experiments.experiment import Claim, Experiment, Piece, Place, Raw, Settings, Verdict
 from arcsm.experiments.image_budgets import BUDGETS, ENDLESS
 from arcsm.experiments.image_figures import grid_figure, points_figure
-from arcsm.experiments.image_models import keep_model
+from arcsm.experiments.image_models import keep_model, warm_up
 from arcsm.experiments.image_parts import (
     Features,
     distances,
@@ -44,7 +44,6 @@ from arcsm.experiments.image_parts import (
 from arcsm.experiments.summaries import finite, over_seeds
 from arcsm.experiments.work import synchronise
 from arcsm.images import ImageModel, ImageSettings, fit_images
-from arcsm.images.settings import PAPER_LEVELS
 from arcsm.metrics import FeatureStatistics
 from arcsm.plots.pictures import picture_grid
 from arcsm.results import Metric
@@ -126,7 +125,7 @@ def _run_model(
     forget_former_work(place.device)
     began = time.perf_counter()
     if settings["warm_up_steps"] is not None:
-        _warm_up(train, told, settings["warm_up_steps"], place.device)
+        warm_up(train, told, settings["warm_up_steps"], place.device)
     warmed = time.perf_counter() - began
     model = fit_images(
         train, told, device=place.device, progress=lambda now: place.progress(0.6 * now.done)
@@ -193,14 +192,6 @@ def _run_model(
         "memory_gib": memory,
         "grid": to_png(picture_grid(shown, columns=_COLUMNS, enlarge=_enlarge(shown), gap=2)),
     }
-
-
-def _warm_up(train: Images, told: ImageSettings, steps: int, device: str) -> None:
-    """Take the first steps of the training with another model, for the sake of the compiler."""
-    stages = PAPER_LEVELS if told.staged else 1
-    batch = told.filled(train.name, device).batch or 1
-    few = replace(train, pixels=train.pixels[: 4 * batch], labels=None)
-    fit_images(few, replace(told, steps=stages * steps, max_seconds=None), device=device)
 
 
 def _time_sampling(settings: Settings, model: ImageModel, device: str) -> list[float]:

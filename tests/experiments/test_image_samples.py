@@ -260,6 +260,7 @@ def test_a_piece_measures_the_samples_of_what_was_trained(
         return fake
 
     monkeypatch.setattr(image_samples, "fit_images", fit)
+    monkeypatch.setattr(image_models, "fit_images", fit)
     seen: list[float] = []
     raw = run(SMOKE, piece_of(SMOKE, "grey.made.csm.0"), Place("cpu", seen.append))
     json.dumps(raw, allow_nan=False)
