@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from arcsm.data.images import Images
-from arcsm.experiments import denoising_rivals
+from arcsm.experiments import denoising_rivals, image_models
 from arcsm.experiments.denoising_budgets import BUDGETS
 from arcsm.experiments.denoising_rivals import (
     apply,
@@ -108,6 +108,34 @@ def test_models_are_trained_once_on_mirrored_images_too(tmp_path: Path) -> None:
     assert own == place and taken.shape == again.shape == (4, 4, 1)
     _, other = trained_model(told, images, **{**options, "seed": 1})
     assert other != place
+
+
+def test_on_a_gpu_the_compiler_has_no_share_of_the_time(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A model of a few steps comes first, without a limit of time, on few images."""
+    images = Images(stand_in(200, 4, 1), None, "stand-in", "train")
+    told = {**SMOKE["cases"]["grey"]["model"], "train_seconds": 0.05, "mirrored": []}
+    fitted = []
+    whole = image_models.fit_images
+
+    def fit(images: Images, settings: Any, **options: Any) -> Any:
+        fitted.append((len(images), settings.steps, settings.max_seconds))
+        return whole(images, settings, **options)
+
+    monkeypatch.setattr(image_models, "fit_images", fit)
+    monkeypatch.setattr(image_models, "on_gpu", lambda device: True)
+    trained_model(
+        told,
+        images,
+        method="csm",
+        seed=0,
+        device="cpu",
+        folder=str(tmp_path),
+        progress=lambda share: None,
+    )
+    (few, steps, limit), (every, _, seconds) = fitted
+    assert (few, steps, limit) == (64, 4, None) and (every, seconds) == (200, 0.05)
 
 
 def test_a_piece_of_each_kind_is_run(tmp_path: Path) -> None:
