@@ -213,6 +213,7 @@ class OrderAgnosticARCSM(ARCSM):
         share = observed.double() if weight is None else observed * weight.double()[:, None]
         share = share / share.sum(0)
         mean = (share * rows.where(observed, 0.0)).sum(0)
+        self.recalibration = None
         self.shift.copy_(mean)
         away = (rows - mean).where(observed, 0.0)
         deviation = (share * away.square()).sum(0).sqrt()

@@ -50,6 +50,13 @@ class ScoredChain(AutoregressiveModel):
     flow_steps: int | None
     recalibration: Recalibration | None
 
+    def standardise(
+        self, x: Float[Tensor, "rows dims"], weight: Float[Tensor, "rows"] | None = None
+    ) -> None:
+        """Set the standardised units; what was learned in others, a recalibration, is gone."""
+        super().standardise(x, weight)
+        self.recalibration = None
+
     @torch.no_grad()
     def log_prob_terms(
         self,

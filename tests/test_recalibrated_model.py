@@ -17,7 +17,7 @@ from arcsm.agnostic import OrderAgnosticARCSM
 from arcsm.conditional import Noise
 from arcsm.errors import InputError
 from arcsm.model import ARCSM
-from arcsm.train import load_model, save_model
+from arcsm.train import TrainConfig, fit, load_model, save_model
 
 
 def wrong_chain(rows: int) -> tuple[ARCSM, Tensor]:
@@ -137,6 +137,18 @@ def test_a_second_recalibration_takes_the_place_of_the_first() -> None:
     model.recalibrate(rows[::2], generator=seeded(1))
     assert torch.equal(model.recalibration.numbers, numbers)
     assert torch.equal(model.log_prob(x), first)
+
+
+def test_a_new_training_forgets_it() -> None:
+    """Curves of the weights before would bend those that come."""
+    model, x = recalibrated()
+    fit(model.requires_grad_(), x.contiguous(), TrainConfig(steps=1))
+    assert model.recalibration is None
+    other = OrderAgnosticARCSM.made(2, hidden=(8, 8), seed=0)
+    for seen in (None, torch.ones(400, 2, dtype=torch.bool)):
+        other.recalibrate(normal(400, 2).float())
+        fit(other, normal(400, 2).float(), TrainConfig(steps=1), observed=seen)
+        assert other.recalibration is None
 
 
 def test_what_cannot_be_recalibrated_is_refused() -> None:

@@ -45,7 +45,7 @@ class _Budget:
 # Tiny: less than a quarter of an hour on two idle CPU cores. The others: for one large GPU.
 _BUDGETS = {
     "made": _Budget(128, 20_000, 1e-3, 0.999),
-    "tiny": _Budget(32, 2_600, 3e-3, 0.998),
+    "tiny": _Budget(32, 2_800, 3e-3, 0.998),
     "small": _Budget(64, 20_000, 1e-3, 0.999),
     "base": _Budget(64, 30_000, 1e-3, 0.999),
     "paper": _Budget(64, 60_000, 3e-4, 0.9995),
