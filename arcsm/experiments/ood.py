@@ -3,8 +3,9 @@
 Models are trained on CIFAR-10, by CSM and by maximum likelihood (PixelCNN++ both times), and give
 scores to its test images and to images of other kinds; AUROC says how well the two are told apart.
 In every score more is more unusual. The paper's h(x) = Σ s_d is taken with a minus, since unusual
-images have the smaller h; it states neither sign nor noise level, so each level is shown. Noise
-levels are in deviations of pixels.
+images have the smaller h; it states neither sign nor noise level, so each level is shown, and that
+one of the paper's ladder which does best on the pairs for choosing speaks for it. Noise levels are
+in deviations of pixels.
 
 A default is chosen on some pairs, smoothed and permuted CIFAR-10 and CelebA, and judged on others,
 those of the paper: SVHN, one colour all over, and noise. The densities of the vectors of statistics
@@ -39,7 +40,7 @@ from arcsm.plots.pictures import picture_grid
 from arcsm.results import Metric
 from arcsm.tasks.images import ImageDetector
 from arcsm.tasks.images.judges import OF_VECTORS, WITHOUT_SCORES
-from arcsm.tasks.images.statistics import PAPER_LEVEL, Statistics, gather
+from arcsm.tasks.images.statistics import PAPER_LARGEST, PAPER_LEVEL, Statistics, gather
 from arcsm.threads import limited_threads
 
 if TYPE_CHECKING:
@@ -337,9 +338,7 @@ def verdicts(settings: Settings, metrics: Sequence[Metric]) -> Sequence[Verdict]
         if known:
             by_h.append((float(np.mean(known)), name))
     if by_h:
-        # The level is the paper's, not the one that happens to be best on the pairs judged.
-        usual = min(settings["levels"], key=lambda level: abs(math.log(level / PAPER_LEVEL)))
-        name = f"h at σ = {usual:g}"
+        name = _level_of_h(settings["levels"], metrics, case)
         mean = next(mean for mean, other in by_h if other == name)
         said.append(
             Verdict(
@@ -353,6 +352,16 @@ def verdicts(settings: Settings, metrics: Sequence[Metric]) -> Sequence[Verdict]
             text = f"{detector} of {METHODS[method]}: {told(detector, method)}."
             said.append(Verdict(None, text))
     return said
+
+
+def _level_of_h(levels: Sequence[float], metrics: Sequence[Metric], case: str) -> str:
+    """Return the name of h at that level of the paper's ladder which does best on other pairs."""
+    ladder = [level for level in levels if PAPER_LEVEL <= level <= PAPER_LARGEST]
+    chosen = best_by_choosing(metrics, case, [f"h at σ = {level:g}" for level in ladder])
+    if chosen is not None:
+        return chosen
+    nearest = min(levels, key=lambda level: abs(math.log(level / PAPER_LEVEL)))
+    return f"h at σ = {nearest:g}"
 
 
 EXPERIMENT = Experiment(

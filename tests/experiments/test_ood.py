@@ -113,6 +113,22 @@ def test_the_default_is_chosen_on_other_pairs_than_it_is_judged_on(raw: dict[str
     assert said[0].holds is False and f"{NAMES['uniform']} 0.100" in said[0].text
 
 
+def test_the_level_of_h_is_one_of_the_paper_s_ladder_chosen_on_other_pairs(
+    raw: dict[str, Any],
+) -> None:
+    pairs = SMOKE["cases"]["squares"]["pairs"]
+    changed = {**raw["squares.csm.0"], "areas": {}}
+    # The best on the pairs that are judged, and the best outside of the ladder, are not asked.
+    for level, choosing, judging in ((0.08, 0.6, 0.9), (0.3, 0.7, 0.5), (0.6, 0.9, 0.8)):
+        changed["areas"][f"h at σ = {level:g}"] = {
+            pair: [choosing if told["for"] == "choosing" else judging] * 3
+            for pair, told in pairs.items()
+        }
+    settings = {**SMOKE, "goal": True, "levels": [0.08, 0.3, 0.6]}
+    said = verdicts(settings, metrics(settings, {**raw, "squares.csm.0": changed}))
+    assert "-h at σ = 0.3, has mean AUROC 0.500" in said[1].text and said[1].holds is False
+
+
 def test_pairs_that_are_missing_are_said_to_be(raw: dict[str, Any]) -> None:
     one = {**raw["squares.csm.0"]}
     one["missing"] = {"constant": "nothing there"}

@@ -20,9 +20,9 @@ from arcsm.model import ARCSM
 
 # Noise levels in deviations of pixels: from a level or two to the whole range.
 LEVELS = (0.01, 0.02, 0.04, 0.08, 0.15, 0.3, 0.6, 1.0)
-# The least level of the paper's models of CIFAR-10, 0.04 for pixels from −1 to 1, whose deviation
-# is about 0.5.
-PAPER_LEVEL = 0.08
+# The least and the largest level of the paper's models of CIFAR-10, 0.04 and 0.2 for pixels from −1
+# to 1, whose deviation is about 0.5.
+PAPER_LEVEL, PAPER_LARGEST = 0.08, 0.4
 # Numbers that one pass may keep, on a CPU and on a GPU.
 _NUMBERS, _NUMBERS_ON_GPU = 2**24, 2**28
 
