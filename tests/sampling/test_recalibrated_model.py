@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 import torch
+from chains import random_chain
 from known import normal, seeded
-from sampling.chains import random_chain
 from scipy import stats
 from torch import Tensor
 
