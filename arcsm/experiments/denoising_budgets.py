@@ -53,7 +53,7 @@ _COMMON: dict[str, Any] = {
                     "context": "draw",
                 },
                 "draw": {"method": "draw"},
-                "particles": {"method": "particles", "particles": 16, "views": ["none"]},
+                "particles": {"method": "particles", "particles": 64, "views": ["none"]},
             },
             "paper": {
                 "the paper's single step": {"method": "single-step"},
@@ -64,7 +64,8 @@ _COMMON: dict[str, Any] = {
                     "langevin_start": 1.0,
                 },
             },
-            "default": "mean, four views",
+            # Of so much noise means of one scalar after another make contexts of no digit.
+            "default": "particles",
             "completed": True,
         },
     },
@@ -116,7 +117,7 @@ BUDGETS: dict[str, Settings] = {
                 },
                 "ours": {
                     "mean, four views": {"method": "mean"},
-                    "mean, one view": {"method": "mean", "views": ["none"]},
+                    "particles": {"method": "particles", "particles": 8, "views": ["none"]},
                 },
             }
         },
