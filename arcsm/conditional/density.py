@@ -3,12 +3,11 @@
 `FlowDensity` normalises the conditional at σ_max, where it is smooth and all of it has been seen in
 training (and where the head may make it normal outright, to be corrected by a `Recalibration`), and
 carries it to σ_min by the probability flow. `QuadratureDensity` normalises the conditional at σ_min
-directly; where that has gaps between its modes, energies across a gap are
-untrained and the modes may be weighed wrongly. The two agree for scores that obey the heat
-equation in σ, exact ones for instance.
+directly; where that has gaps between its modes, energies across a gap are untrained and the modes
+may be weighed wrongly. The two agree for scores that obey the heat equation in σ, exact ones for
+instance.
 """
 
-import math
 from typing import Protocol
 
 import torch
@@ -17,6 +16,7 @@ from torch import Tensor
 
 from arcsm.conditional.flow import flow_down, flow_levels, flow_up
 from arcsm.conditional.noise import Noise
+from arcsm.conditional.normal import NormalDensity
 from arcsm.conditional.protocol import Conditional, Family
 from arcsm.conditional.quadrature import Quadrature
 from arcsm.conditional.recalibration import Curve, Recalibration
@@ -52,39 +52,6 @@ class Density(Protocol):
 
     def log_mass_and_error(self, low: Points, high: Points) -> tuple[Points, Points]:
         """Return log P(low < x < high) and an estimate of its numerical error, in nats."""
-
-
-class NormalDensity:
-    """Normal densities, of which every answer is a closed form."""
-
-    def __init__(self, mean: Float[Tensor, "*batch"], std: Float[Tensor, "*batch"]):
-        self._mean, self._std = mean.double()[..., None], std.double()[..., None]
-
-    def log_prob(self, x: Points) -> Points:
-        """Return log q(x)."""
-        z = (x - self._mean) / self._std
-        return -z.square() / 2 - self._std.log() - math.log(2 * math.pi) / 2
-
-    def cdf(self, x: Points) -> Points:
-        """Return the probability of values up to x."""
-        return torch.special.ndtr((x - self._mean) / self._std)
-
-    def log_mass(self, low: Points, high: Points) -> Points:
-        """Return log P(low < x < high), from the tail that is nearer."""
-        a, b = (low - self._mean) / self._std, (high - self._mean) / self._std
-        mirror = a > -b  # the middle lies above the mean: look at it from the other side
-        a, b = torch.where(mirror, -b, a), torch.where(mirror, -a, b)
-        upper = torch.special.log_ndtr(b)
-        return upper + torch.log(-torch.expm1(torch.special.log_ndtr(a) - upper))
-
-    def quantile(self, probability: Points) -> Points:
-        """Return x with cdf(x) = probability; infinite for 0 and 1."""
-        return self._mean + self._std * torch.special.ndtri(probability.double())
-
-    @property
-    def log_z_error(self) -> Float[Tensor, "*batch"]:
-        """Zeros: nothing had to be integrated."""
-        return torch.zeros_like(self._mean[..., 0])
 
 
 class BentNormal:

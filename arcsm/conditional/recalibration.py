@@ -11,7 +11,6 @@ the density of h(z) in the place of that of z.
 h is a rational-quadratic spline (Gregory and Delbourgo, 1982) between ±4, straight beyond.
 """
 
-import math
 from dataclasses import dataclass
 from typing import Any
 
@@ -19,6 +18,7 @@ import torch
 from jaxtyping import Float
 from torch import Tensor, nn
 
+from arcsm.conditional.normal import NormalDensity
 from arcsm.errors import InputError
 
 # Where the curve becomes a straight line, and its pieces up to there.
@@ -103,7 +103,7 @@ class Recalibration(nn.Module):
     def __init__(self, widths: int = _WIDTHS):
         super().__init__()
         if widths < 1:
-            raise InputError(f"expected at least one width, got {widths}; see the documentation")
+            raise InputError(f"expected at least one width, got {widths}; pass 1 or more")
         # In the precision of the model that they belong to; curves are computed in float64.
         self.register_buffer("widths", torch.arange(float(widths)))
         self.register_buffer("numbers", torch.zeros(widths, _NUMBERS))
@@ -181,13 +181,9 @@ def _log_likelihood(
 ) -> Float[Tensor, "entries"]:
     """Return the log-probability that z lies in its cell, or the log-density of points."""
     values, log_slopes = curve(torch.stack([low, high], -1))
-    a, b = values.unbind(-1)
-    mirror = a > -b  # the middle lies above 0: look at it from the other side
-    a, b = torch.where(mirror, -b, a), torch.where(mirror, -a, b)
-    point = low == high
-    upper = torch.special.log_ndtr(b)
-    # A gap of 0 would have an infinite gradient.
-    gap = torch.special.log_ndtr(a.where(~point, b - 1)) - upper
-    cell = upper + torch.log(-torch.expm1(gap))
-    density = log_slopes[..., 0] - values[..., 0].square() / 2 - math.log(2 * math.pi) / 2
-    return torch.where(point, density, cell)
+    start, end = values[..., :1], values[..., 1:]
+    standard = NormalDensity(*low.new_tensor([[0.0], [1.0]]))
+    point = (low == high)[..., None]
+    # The log of an empty cell would have an infinite gradient.
+    cell = standard.log_mass(start.where(~point, end - 1), end)
+    return torch.where(point, standard.log_prob(start) + log_slopes[..., :1], cell)[..., 0]

@@ -54,6 +54,8 @@ if TYPE_CHECKING:
 METHODS = {"likelihood": "maximum likelihood", "csm": "CSM"}
 NETWORKS = {"made": "MADE", "pixelcnn": "PixelCNN++"}
 DATA = {"mnist": "MNIST", "cifar10": "CIFAR-10", "celeba32": "CelebA 32×32"}
+# Times of training that differ by this share are as good as equal.
+_EQUAL_TIMES = 0.02
 # A grid has so many columns.
 _COLUMNS = 8
 
@@ -358,11 +360,12 @@ def verdicts(settings: Settings, metrics: Sequence[Metric]) -> Sequence[Verdict]
     said = [Verdict(None if goal is None else ahead >= goal, text)]
     times = [of("seconds of training", p, method).value or 0 for p in pairs for method in METHODS]
     text = (
-        f"Every model was trained for {min(times):.0f} to {max(times):.0f} s, and those of CSM"
-        f" have {'at most' if alike else 'not always at most'} as many parameters as their"
+        f"Models were trained for {min(times):.0f} to {max(times):.0f} s (equal: within"
+        f" {_EQUAL_TIMES:.0%}), and those of CSM have {'at most' if alike else 'not always at most'} as many parameters as their"
         " counterparts."
     )
-    said.append(Verdict(None if goal is None else alike, text))
+    equal = alike and max(times) <= (1 + _EQUAL_TIMES) * min(times)
+    said.append(Verdict(None if goal is None else equal, text))
     bits = "; ".join(
         f"{_title(pair)} "
         + " and ".join(

@@ -15,7 +15,7 @@ from jaxtyping import Float
 from torch import Tensor, nn
 
 from arcsm.baselines import GaussianMixture, MixtureMADE, PixelMixture
-from arcsm.conditional.density import NormalDensity
+from arcsm.conditional.normal import NormalDensity
 from arcsm.data.images import dequantise, to_pixels
 from arcsm.errors import InputError
 from arcsm.images.cells import LEVELS, PixelSnap, cell_ends, from_rows, to_rows

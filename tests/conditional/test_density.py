@@ -18,7 +18,7 @@ from scipy import integrate, stats
 from torch import Tensor
 
 from arcsm.conditional import FlowDensity, Noise, QuadratureDensity, TanhSumHead
-from arcsm.conditional.density import NormalDensity
+from arcsm.conditional.normal import NormalDensity
 
 SCALES = (0.1, 1.0, 10.0, 100.0, 1000.0)
 SIGMAS = (3.0, 0.3, 0.01)

@@ -9,7 +9,8 @@ from scipy import stats
 from torch import Tensor
 
 from arcsm.conditional import FlowDensity, Noise
-from arcsm.conditional.density import BentNormal, NormalDensity
+from arcsm.conditional.density import BentNormal
+from arcsm.conditional.normal import NormalDensity
 from arcsm.conditional.recalibration import _NUMBERS, Curve, Recalibration
 from arcsm.errors import InputError
 

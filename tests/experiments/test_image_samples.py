@@ -391,6 +391,14 @@ def test_verdict_is_four_of_five(
     }
 
 
+def test_times_that_differ_are_not_called_equal() -> None:
+    for seconds, holds in ((121.0, True), (126.0, False)):
+        raw = gpu_raw([9.0] * 5)
+        raw["celeba32.pixelcnn.csm.0"]["train_seconds"] = seconds
+        said = verdicts(GPU, metrics(GPU, raw))[1]
+        assert said.holds is holds and f"120 to {seconds:.0f} s" in said.text
+
+
 def test_figures_are_the_distances_and_a_grid_for_each_pair() -> None:
     drawn = figures(GPU, gpu_raw([9.0, 8.0, 7.0, 6.0, None]))
     assert list(drawn)[:2] == ["fid", "samples-mnist-made"] and len(drawn) == 6
