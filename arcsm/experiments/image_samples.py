@@ -361,8 +361,8 @@ def verdicts(settings: Settings, metrics: Sequence[Metric]) -> Sequence[Verdict]
     times = [of("seconds of training", p, method).value or 0 for p in pairs for method in METHODS]
     text = (
         f"Models were trained for {min(times):.0f} to {max(times):.0f} s (equal: within"
-        f" {_EQUAL_TIMES:.0%}), and those of CSM have {'at most' if alike else 'not always at most'} as many parameters as their"
-        " counterparts."
+        f" {100 * _EQUAL_TIMES:.0f} %), and those of CSM have"
+        f" {'at most' if alike else 'not always at most'} as many parameters as their counterparts."
     )
     equal = alike and max(times) <= (1 + _EQUAL_TIMES) * min(times)
     said.append(Verdict(None if goal is None else equal, text))
