@@ -15,7 +15,7 @@ from torch import Tensor, nn
 
 from arcsm.context.layers import condition_map, layer_sizes
 from arcsm.context.order import resolve_order
-from arcsm.context.protocol import ContextCursor, ContextNetwork
+from arcsm.context.protocol import ContextCursor, ContextNetwork, take_rows
 from arcsm.context.waves import with_waves
 
 
@@ -189,6 +189,7 @@ class MADECursor(ContextCursor):
             )
         ]
         by_unit = [some[:, None] if some.ndim == 1 else some.T for some in bias]
+        self._conditioned = [] if condition is None else by_unit
         # What belongs to the units of each degree is cut out once, as doing so takes longer than
         # most of the products.
         ends, (first, *rest) = self._ends, by_unit
@@ -219,6 +220,15 @@ class MADECursor(ContextCursor):
         self.position += 1
         if self.position < self._made.dims:
             self._compute_units()
+
+    @torch.no_grad()
+    def take(self, rows: Int[Tensor, "batch"]) -> None:
+        """Put other rows in the place of those walked so far."""
+        kept = [self._features, *self._conditioned]
+        for layer in self._layers:
+            kept += [layer.stream, layer.active]
+        kept += [block.inner for block in self._blocks]
+        take_rows(kept, rows, dim=1)
 
     @torch.no_grad()
     def _compute_units(self) -> None:
@@ -260,8 +270,8 @@ class _BlockWalk:
         self.layer, self._bias = layer, layer.cut(bias)
         units, batch = layer.stream.shape
         # A unit that is always 1 comes first, whose weights are the bias.
-        self._inner = layer.stream.new_ones(units + 1, batch)
-        self._inners = layer.cut(self._inner[1:])
+        self.inner = layer.stream.new_ones(units + 1, batch)
+        self._inners = layer.cut(self.inner[1:])
         second = torch.cat([block.second.bias[:, None], block.second.weight], 1).detach()
         self._first, self._second = layer.cut(block.first.weight.detach()), layer.cut(second)
         skip = block.skip
@@ -283,7 +293,7 @@ class _BlockWalk:
             through = torch.addmm(bias, weight.narrow(1, 0, end), before.stream.narrow(0, 0, end))
         seen = layer.ends[known] + 1
         weight = self._second[known].narrow(1, 0, seen)
-        torch.addmm(through, weight, self._inner.narrow(0, 0, seen), out=layer.streams[known])
+        torch.addmm(through, weight, self.inner.narrow(0, 0, seen), out=layer.streams[known])
         layer.activate(known)
 
 

@@ -6,9 +6,10 @@ whatever it can so that no work is done twice. Both must agree to rounding.
 """
 
 from abc import ABC, abstractmethod
+from collections.abc import Iterable
 from typing import Any
 
-from jaxtyping import Float
+from jaxtyping import Float, Int
 from torch import Tensor, nn
 
 from arcsm.errors import InputError
@@ -26,6 +27,16 @@ class ContextCursor(ABC):
     @abstractmethod
     def push(self, value: Float[Tensor, "batch"]) -> None:
         """Fix the scalar at `position` in the order to `value` and move on to the next."""
+
+    @abstractmethod
+    def take(self, rows: Int[Tensor, "batch"]) -> None:
+        """Go on as if row i had been row `rows[i]` all the way: particles are drawn anew so."""
+
+
+def take_rows(kept: Iterable[Tensor], rows: Int[Tensor, "batch"], dim: int = 0) -> None:
+    """Put other rows in the place of those of each tensor, which views of it then show, too."""
+    for one in kept:
+        one.copy_(one.index_select(dim, rows))
 
 
 class ContextNetwork(nn.Module, ABC):

@@ -221,6 +221,12 @@ class SubsetCursor(ContextCursor):
         self._first = self._first + F.linear(self._network._shown(value), self._weight[:, d])
         self.position += 1
 
+    def take(self, rows: Int[Tensor, "batch"]) -> None:
+        """Put other rows in the place of those walked so far."""
+        self._first, self._x = self._first[rows], self._x[rows]
+        if self._condition is not None:
+            self._condition = self._condition[rows]
+
 
 class SubsetRows:
     """Rows of which each knows scalars of its own; some can be told of one scalar more.

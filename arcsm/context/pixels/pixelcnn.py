@@ -10,11 +10,11 @@ from typing import Any, cast
 
 import torch
 import torch.nn.functional as F
-from jaxtyping import Float
+from jaxtyping import Float, Int
 from torch import Tensor, nn
 
 from arcsm.context.pixels.streams import PixelStreams
-from arcsm.context.protocol import ContextCursor, ContextNetwork
+from arcsm.context.protocol import ContextCursor, ContextNetwork, take_rows
 from arcsm.context.waves import with_waves
 from arcsm.errors import InputError
 
@@ -159,3 +159,10 @@ class PixelCNNCursor(ContextCursor):
         else:
             self._streams.push(self._pixel)
             self._parts = None
+
+    @torch.no_grad()
+    def take(self, rows: Int[Tensor, "batch"]) -> None:
+        """Put other images in the place of those walked so far."""
+        take_rows((self._pixel, self._waves), rows)
+        self._streams.take(rows)
+        self._parts = None  # made anew of the features when they are asked for

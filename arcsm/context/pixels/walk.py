@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, cast
 
 import torch
 import torch.nn.functional as F
-from jaxtyping import Float
+from jaxtyping import Float, Int
 from torch import Tensor
 
 from arcsm.context.pixels.layers import (
@@ -22,6 +22,7 @@ from arcsm.context.pixels.layers import (
     Shrink,
     activate,
 )
+from arcsm.context.protocol import take_rows
 
 if TYPE_CHECKING:
     from arcsm.context.pixels.streams import Level, PixelStreams
@@ -29,6 +30,8 @@ if TYPE_CHECKING:
 
 class StreamsCursor:
     """The state of a walk for `batch` images: `features` of the next pixel, `push` its value."""
+
+    _features: Float[Tensor, "batch features"]
 
     @torch.no_grad()
     def __init__(self, streams: "PixelStreams", batch: int):
@@ -70,6 +73,15 @@ class StreamsCursor:
             self._rows_above.keep(self._pixels[:, REACH:])
             self._begin_row()
         self._compute_pixel()
+
+    @torch.no_grad()
+    def take(self, images: Int[Tensor, "batch"]) -> None:
+        """Put other images in the place of those walked so far."""
+        take_rows((self._pixels, self._left_starts), images)
+        self._rows_above.take(images)
+        for level in self._levels:
+            level.take(images)
+        self._features = self._features[images]
 
     def _begin_row(self) -> None:
         """Compute the stream above, and what rows above add to the stream to the left."""
@@ -154,6 +166,10 @@ class _RowConvolution:
         maps = F.conv2d(self._maps, self._weight, self._bias, self._stride)
         return maps[:, :, 0].transpose(1, 2)
 
+    def take(self, images: Int[Tensor, "batch"]) -> None:
+        """Put other images in the place of those kept."""
+        take_rows((self._rows,), images)
+
 
 class _PixelConvolution:
     """A convolution of the stream to the left, a pixel at a time.
@@ -166,7 +182,7 @@ class _PixelConvolution:
         outputs, _, reach, inputs = weight.shape
         self._from_above, self._from_row = weight[:, 0].flatten(1), weight[:, 1].flatten(1).T
         self._bias = layer.bias
-        row = weight.new_zeros(batch, columns + 1, inputs)
+        self._row = row = weight.new_zeros(batch, columns + 1, inputs)
         self._actives = row[:, 1:].unbind(1)
         # Neighbouring columns lie side by side: two of them are one vector.
         self._windows = row.as_strided(
@@ -192,6 +208,10 @@ class _PixelConvolution:
         """Return the output at a column of the output."""
         return torch.addmm(self._start[column], self._taps[column], self._from_row)
 
+    def take(self, images: Int[Tensor, "batch"]) -> None:
+        """Put other images in the place of those kept."""
+        take_rows((self._row, self._starts), images)
+
 
 class _AboveBlock:
     """A gated block of the stream above, a row at a time."""
@@ -208,6 +228,11 @@ class _AboveBlock:
             inner = inner + F.linear(source, matrix)
         self._second.keep(activate(inner, dim=-1))
         return raw + F.glu(self._second.value(), -1)
+
+    def take(self, images: Int[Tensor, "batch"]) -> None:
+        """Put other images in the place of those kept."""
+        self._first.take(images)
+        self._second.take(images)
 
 
 class _LeftBlock:
@@ -233,6 +258,11 @@ class _LeftBlock:
         self._second.keep(column, inner)
         return raw + F.glu(self._second.value(column), -1), active
 
+    def take(self, images: Int[Tensor, "batch"]) -> None:
+        """Put other images in the place of those kept."""
+        self._first.take(images)
+        self._second.take(images)
+
 
 class _WalkedLevel:
     """The layers of one resolution, with those from it to the next coarser and finer ones."""
@@ -256,6 +286,7 @@ class _WalkedLevel:
             self.shrink_above = _RowConvolution(shrink_above, batch, columns)
             shrink_left = cast(Shrink, streams.shrink_left[depth])
             self.shrink_left = _PixelConvolution(shrink_left, batch, columns)
+        self._depth = depth
         if depth:
             self._read_grow(
                 cast(Grow, streams.grow_above[depth - 1]),
@@ -269,7 +300,7 @@ class _WalkedLevel:
         self._left_matrix, self._left_bias = left.weight().flatten(1), left.bias
         self._finer_columns = above.size[1]
         filters = len(self._left_matrix) // 4
-        finer = self._left_matrix.new_zeros(batch, 2, 2 * columns, filters)
+        self._finer = finer = self._left_matrix.new_zeros(batch, 2, 2 * columns, filters)
         self._grow_to = finer.unflatten(2, (columns, 2)).unbind(2)
         self.grown_places = [row.unbind(1) for row in finer.unbind(1)]
 
@@ -282,6 +313,19 @@ class _WalkedLevel:
         """Make two by two places of the next finer resolution, in the stream to the left."""
         four = F.linear(active, self._left_matrix, self._left_bias)
         self._grow_to[column].copy_(four.view_as(self._grow_to[column]))
+
+    def take(self, images: Int[Tensor, "batch"]) -> None:
+        """Put other images in the place of those kept."""
+        for above in (*self.above_down, *self.above_up):
+            above.take(images)
+        for left in (*self.left_down, *self.left_up):
+            left.take(images)
+        for shrink in (self.shrink_above, self.shrink_left):
+            if shrink is not None:
+                shrink.take(images)
+        if self._depth:
+            take_rows((self._finer,), images)
+            self.grown_rows = [row[images] for row in self.grown_rows]
 
 
 def _source_matrices(block: GatedBlock) -> list[Float[Tensor, "outputs inputs"]]:

@@ -18,7 +18,6 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from arcsm.context.protocol import ContextCursor
 from arcsm.images.cells import cell_ends
 from arcsm.model import ARCSM
 from arcsm.tasks.images.levels import Bins, draw_bins, log_probabilities
@@ -59,7 +58,7 @@ def particle_mean(
                 index = resampled(log_weight, generator)
                 if index is not None:
                     x = x[index]
-                    cursor = _walked(chain, x, d)
+                    cursor.take(index)
             if progress is not None:
                 progress((d + 1) / chain.dims)
         cursor.push(chain.context_input(x[:, d], d))
@@ -100,11 +99,3 @@ def _weighted(
     """Return the means of the particles of each image."""
     values = x.view(*log_weight.shape, -1)
     return (log_weight.softmax(1)[..., None] * values).sum(1)
-
-
-def _walked(chain: ARCSM, x: Float[Tensor, "rows scalars"], d: int) -> ContextCursor:
-    """Return a cursor that knows the scalars before d."""
-    cursor = chain.context.cursor(len(x))
-    for before in range(d):
-        cursor.push(chain.context_input(x[:, before], before))
-    return cursor

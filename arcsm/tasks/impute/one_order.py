@@ -18,7 +18,6 @@ from torch import Tensor
 
 from arcsm.columns import Columns
 from arcsm.columns.incomplete import Incomplete
-from arcsm.context import ContextCursor
 from arcsm.model import ARCSM
 from arcsm.sampling.chain import quantiles
 from arcsm.tasks.impute.answers import weighted_point, weighted_quantiles
@@ -132,7 +131,7 @@ class OneOrder:
         worth = torch.full((n,), float(count), dtype=torch.float64, device=device)
         begun = torch.zeros(n, dtype=torch.bool, device=device)
         cursor = model.context.cursor(len(x))
-        for place, d in enumerate(model.context.order):
+        for d in model.context.order:
             holes, weighs = ~observed[:, d], observed[:, d] & begun
             context = cursor.context() if bool((holes | weighs).any()) else None
             if context is not None and bool(holes.any()):
@@ -152,7 +151,7 @@ class OneOrder:
                 index = resampled(log_weight, generator)
                 if index is not None:
                     x = x[index]
-                    cursor = self._walked(x, place)
+                    cursor.take(index)
             cursor.push(model.context_input(x[:, d], d))
         points = x.double().cpu().numpy().clip(*self.reach.T).reshape(n, count, -1)
         return Draws(points, log_weight.softmax(1).cpu().numpy(), worth.cpu().numpy())
@@ -197,13 +196,6 @@ class OneOrder:
                 found[chosen] = term[:, 0].double()
         # Too far out for floating point: unlikely, but not so that all particles are lost.
         return found.where(~certain, 0.0).clamp(min=-1e6)
-
-    def _walked(self, x: Float[Tensor, "rows dims"], place: int) -> ContextCursor:
-        """Return a cursor that knows the scalars before a place in the order."""
-        cursor = self.model.context.cursor(len(x))
-        for d in self.model.context.order[:place]:
-            cursor.push(self.model.context_input(x[:, d], d))
-        return cursor
 
 
 def _on_cpu(generator: torch.Generator) -> torch.Generator:
