@@ -53,7 +53,8 @@ _COMMON: dict[str, Any] = {
                     "context": "draw",
                 },
                 "draw": {"method": "draw"},
-                "particles": {"method": "particles", "particles": 64, "views": ["none"]},
+                "64 particles": {"method": "particles", "particles": 64, "views": ["none"]},
+                "256 particles": {"method": "particles", "particles": 256, "views": ["none"]},
             },
             "paper": {
                 "the paper's single step": {"method": "single-step"},
@@ -65,13 +66,14 @@ _COMMON: dict[str, Any] = {
                 },
             },
             # Of so much noise means of one scalar after another make contexts of no digit.
-            "default": "particles",
+            "default": "256 particles",
             "completed": True,
         },
     },
     "models_folder": None,  # the cache of the user
     "images": 500,
     "batch": 500,
+    "particles_at_once": 8192,
     "choosing_images": 40,
     "seeds": [0],
     "goal": True,
@@ -97,8 +99,9 @@ BUDGETS: dict[str, Settings] = {
                 "model": _STAND_IN,
                 "ours": {
                     "mean, four views": {"method": "mean"},
-                    "particles": {"method": "particles", "particles": 2, "views": ["none"]},
+                    "2 particles": {"method": "particles", "particles": 2, "views": ["none"]},
                 },
+                "default": "2 particles",
             },
         },
         "images": 2,
@@ -117,8 +120,9 @@ BUDGETS: dict[str, Settings] = {
                 },
                 "ours": {
                     "mean, four views": {"method": "mean"},
-                    "particles": {"method": "particles", "particles": 8, "views": ["none"]},
+                    "8 particles": {"method": "particles", "particles": 8, "views": ["none"]},
                 },
+                "default": "8 particles",
             }
         },
         "images": 50,

@@ -90,7 +90,7 @@ def run(settings: Settings, piece: Piece, place: Place) -> Raw:
     how = Denoising(**{**told["ours"], **told["paper"]}[method])
     size = settings["batch"]
     if how.chosen == "particles":
-        size = max(1, 4 * size // how.particles)
+        size = max(1, settings["particles_at_once"] // how.particles)
     synchronise(place.device)
     began = time.perf_counter()
     clean = denoise_images(model, noisy, noise, how, seed=seed, batch_size=size)
@@ -268,6 +268,7 @@ def _short(name: str) -> str:
         "the paper's Langevin": "Langevin",
         "the paper's single step": "one step",
         "mean, four views": "arcsm",
+        "256 particles": "arcsm",
     }.get(name, name)
 
 
