@@ -24,8 +24,9 @@ if TYPE_CHECKING:
 DENOISE = prose("""Remove noise from a picture, or from those of a folder.
 
 The model was trained on clean images of the same size. Each scalar becomes the mean of its
-posterior, given what was observed of it and the scalars around it. --method map, draw or particles
-gives other estimates, langevin and single-step those of the paper.""")
+posterior, given what was observed of it and the scalars around it. Under strong Gaussian noise that
+is found by particles, which takes longer. --method map or draw gives other estimates, langevin and
+single-step those of the paper.""")
 DENOISE_EXAMPLES = examples(
     "arcsm denoise noisy.png clean.png --model photos --noise salt-and-pepper:0.1",
     "arcsm denoise noisy clean --model digits --noise gaussian:0.6",
@@ -87,7 +88,8 @@ def denoise(
         typer.Option(
             "--method",
             metavar="NAME",
-            help="mean, map, draw, particles, langevin, single-step; auto is mean.",
+            help="mean, map, draw, particles, langevin, single-step; auto is particles for"
+            " gaussian:0.3 and more, else mean.",
         ),
     ] = "auto",
     views: Annotated[
@@ -111,7 +113,7 @@ def denoise(
 
     voice = Voice(quiet=quiet, as_json=as_json)
     corruption = parse_noise(noise)
-    how = Denoising(method, views=views or None)
+    how = Denoising(method, views=views or None).suited_to(corruption)
     several = not _is_file(source)
     _check_output(output, model, source, force=force, folder=several)
     loaded = _load(model, device)
@@ -122,7 +124,7 @@ def denoise(
     _write(output, clean, names if several else None)
     used = how.views_of(loaded)
     voice.say(
-        f"Cleaned by {how.chosen}, views: {', '.join(used)}.",
+        f"Cleaned by {how.method}, views: {', '.join(used)}.",
         f"Wrote {len(clean):,} images to {output} in {reporter.total:.1f} s.",
     )
     voice.result(
@@ -131,7 +133,7 @@ def denoise(
         images=len(clean),
         output=str(output),
         noise=noise,
-        method=how.chosen,
+        method=how.method,
         views=list(used),
         seconds=reporter.total,
     )

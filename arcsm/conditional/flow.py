@@ -15,19 +15,22 @@ D' = −(κ − 1), and with e = 1 − r is then
 
 import itertools
 import math
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
+from typing import TypeGuard
 
 import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from arcsm.conditional.head import SLOPE_LIMIT
+from arcsm.conditional.head import SLOPE_LIMIT, Gates, HeadFamily
 from arcsm.conditional.noise import Noise
 from arcsm.conditional.protocol import Conditional, Family
 from arcsm.conditional.roots import solve_increasing
 from arcsm.errors import ArcsmError, InputError
 
 _MOST_STEPS = 100_000  # more are a slip of the pen, and would not end
+# Numbers that a kernel on a GPU is given at one time.
+_NUMBERS_ON_GPU = 2**28
 
 
 def fewest_steps(noise: Noise) -> int:
@@ -65,6 +68,10 @@ def flow_down(
     family: Family, y: Float[Tensor, "*batch points"], levels: list[float]
 ) -> Float[Tensor, "*batch points"]:
     """Carry values at the first level to the last."""
+    if _can_fuse(family, y):
+        from arcsm.conditional.kernels import flow_down_kernel
+
+        return _in_pieces(lambda *some: (flow_down_kernel(*some),), family, y, levels)[0]
     for sigma, below, upper, lower in _steps(levels, family.ladder(levels)):
         change = below - sigma
         score = upper.score(y)
@@ -78,6 +85,12 @@ def flow_up(
     family: Family, x: Float[Tensor, "*batch points"], levels: list[float]
 ) -> tuple[Float[Tensor, "*batch points"], Float[Tensor, "*batch points"]]:
     """Invert `flow_down`: return the values at the first level and log dx/dy."""
+    if _can_fuse(family, x):
+        from arcsm.conditional.kernels import flow_up_kernel
+
+        y, log_slope, least = _in_pieces(flow_up_kernel, family, x, levels)
+        _check_increasing(least)
+        return y, log_slope
     log_slope = torch.zeros_like(x)
     upwards = levels[::-1]
     score: Tensor | None = None
@@ -85,8 +98,41 @@ def flow_up(
         if score is None:
             score = lower.score(x)
         x, slope, score = _invert_heun(upper, lower, sigma, below, x, score)
-        log_slope = log_slope + _log_increasing(slope)
+        _check_increasing(slope)
+        log_slope = log_slope + slope.log()
     return x, log_slope
+
+
+def _can_fuse(family: Family, points: Tensor) -> TypeGuard[HeadFamily]:
+    """Say whether the flow is one kernel on a GPU, which knows no gradients."""
+    return points.is_cuda and isinstance(family, HeadFamily) and not torch.is_grad_enabled()
+
+
+def _in_pieces(
+    kernel: Callable[[Gates, Tensor, Tensor], tuple[Tensor, ...]],
+    family: HeadFamily,
+    points: Float[Tensor, "*batch points"],
+    levels: list[float],
+) -> tuple[Float[Tensor, "*batch points"], ...]:
+    """Call a kernel with the gates at all levels, for as many conditionals as memory is meant for.
+
+    It has rows in place of a batch of any shape.
+    """
+    head = family.head
+    contexts = family.context.reshape(-1, family.context.shape[-1])
+    # What the head makes on its way to them takes some room, too.
+    each = len(levels) * (2 * contexts.shape[1] + 8 * head.steps)
+    at_once = max(1, _NUMBERS_ON_GPU // each)
+    sigma = points.new_tensor(levels)
+    found = [
+        kernel(HeadFamily(head, context).stack(levels).gates(), some, sigma)
+        for context, some in zip(
+            contexts.split(at_once),
+            points.reshape(len(contexts), -1).split(at_once),
+            strict=True,
+        )
+    ]
+    return tuple(torch.cat(part).view_as(points) for part in zip(*found, strict=True))
 
 
 def _steps(
@@ -141,10 +187,9 @@ def _least_slope(ratio: float) -> float:
     return 1 - drop * SLOPE_LIMIT + drop**2 * SLOPE_LIMIT * (SLOPE_LIMIT - 1) / (2 * ratio)
 
 
-def _log_increasing(slope: Tensor) -> Tensor:
+def _check_increasing(slope: Tensor) -> None:
     if not bool((slope > 0).all()):
         raise ArcsmError(
             f"expected an increasing flow, got a step of slope {slope.min().item():.3g};"
             " the scores are steeper than a density's can be: use more flow steps, or quadrature"
         )
-    return slope.log()

@@ -6,6 +6,13 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
+ITERATIONS = 60
+
+
+def rounding_of(dtype: torch.dtype) -> float:
+    """Return the share of 1 + |t| by which a root t is known at best."""
+    return 4 * torch.finfo(dtype).eps
+
 
 def solve_increasing(
     function: Callable[[Tensor], tuple[Tensor, Tensor]],
@@ -15,7 +22,7 @@ def solve_increasing(
     guess: Float[Tensor, "*shape"],
     *,
     first: tuple[Float[Tensor, "*shape"], Float[Tensor, "*shape"]] | None = None,
-    iterations: int = 60,
+    iterations: int = ITERATIONS,
     tolerance: float | None = None,
 ) -> tuple[Float[Tensor, "*shape"], Float[Tensor, "*shape"]]:
     """Solve function(t) = target for t in [low, high]; `function` returns values and slopes.
@@ -29,7 +36,7 @@ def solve_increasing(
     low, high = low.clone(), high.clone()
     t = torch.minimum(torch.maximum(guess, low), high)
     value, slope = function(t) if first is None else first
-    epsilon = 4 * torch.finfo(t.dtype).eps if tolerance is None else tolerance
+    epsilon = rounding_of(t.dtype) if tolerance is None else tolerance
     settled = (target - value).abs() <= epsilon * (1 + t.abs()) * slope
     for iteration in range(iterations):
         if bool(settled.all()):

@@ -89,7 +89,7 @@ def run(settings: Settings, piece: Piece, place: Place) -> Raw:
     )
     how = Denoising(**{**told["ours"], **told["paper"]}[method])
     size = settings["batch"]
-    if how.chosen == "particles":
+    if how.method == "particles":
         size = max(1, settings["particles_at_once"] // how.particles)
     synchronise(place.device)
     began = time.perf_counter()

@@ -115,8 +115,8 @@ class Gaussian(Corruption):
 
     @property
     def finest(self) -> int:
-        """Levels that lie closer than σ/16 cannot be told apart by what is observed."""
-        return max(1, math.floor(self.scale * HIGHEST / 16))
+        """Levels that lie closer than σ/8 can hardly be told apart by what is observed."""
+        return max(1, math.floor(self.scale * HIGHEST / 8))
 
     def apply(self, pixels: np.ndarray, rng: np.random.Generator) -> np.ndarray:
         """Return images as they would be in a file: rounded, and cut off at black and white."""

@@ -14,7 +14,7 @@ look most like images.
 
 import math
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -40,7 +40,8 @@ from arcsm.tasks.images.posterior import (
 )
 
 METHODS = ("auto", *ESTIMATES, "particles", "langevin", "single-step")
-DEFAULT = "mean"
+# From this σ on, of pixels from −1 to 1, means of one scalar after another are no good contexts.
+_STRONG = 0.3
 # Numbers that are kept at one time, on a CPU and on a GPU.
 _NUMBERS, _NUMBERS_ON_GPU = 2**26, 2**30
 
@@ -51,9 +52,10 @@ Progress = Callable[[int], None]
 class Denoising:
     """How noise is removed.
 
-    `method` is one of `METHODS`; "auto" is "mean". `views` are those of `mirrors.VIEWS` that are
-    pooled by `pool`, "product" or "mixture"; None takes those that the model has seen the like of
-    in training, and for "draw", which cannot be pooled, and the paper's methods the image as it is.
+    `method` is one of `METHODS`; "auto" is "particles" for Gaussian noise of σ ≥ 0.3, else "mean".
+    `views` are those of `mirrors.VIEWS` that are pooled by `pool`, "product" or "mixture"; of
+    particles the mean is taken. None takes those that the model has seen the like of in training,
+    and for "draw", which cannot be pooled, and the paper's methods the image as it is.
     `context` says what later scalars see of cleaned ones: their "mean" (brought to its level),
     "map" or "draw", by default what `method` says.
 
@@ -67,7 +69,7 @@ class Denoising:
     views: Sequence[str] | None = None
     pool: str = "product"
     context: str | None = None
-    particles: int = 16
+    particles: int = 64
     lag: int = 6
     langevin_steps: int | None = None
     langevin_step_size: float | None = None
@@ -97,16 +99,18 @@ class Denoising:
             if value is not None and not (isinstance(value, (int, float)) and 0 < value < math.inf):
                 raise InputError(f"expected a positive {name}, got {value!r}; correct it")
 
-    @property
-    def chosen(self) -> str:
-        """The method, "auto" put in other words."""
-        return DEFAULT if self.method == "auto" else self.method
+    def suited_to(self, noise: Corruption) -> "Denoising":
+        """Return the same with "auto" replaced by the method that suits the noise."""
+        if self.method != "auto":
+            return self
+        strong = isinstance(noise, Gaussian) and noise.sigma >= _STRONG
+        return replace(self, method="particles" if strong else "mean")
 
     def views_of(self, model: ImageModel) -> tuple[str, ...]:
         """Return the views to pool."""
         if self.views is not None:
             return check_views(self.views)
-        if self.chosen in ("draw", "langevin", "single-step"):
+        if self.method in ("draw", "langevin", "single-step"):
             return ("none",)
         return usual_views(model)
 
@@ -127,8 +131,8 @@ def denoise_images(
     level/255 that are neither. All but the paper's methods need a model of exact levels (noise
     "fine", trained by score matching). `progress` is called with the number of further images.
     """
-    how = how or Denoising()
-    if how.chosen == "single-step" and not isinstance(noise, Gaussian):
+    how = (how or Denoising()).suited_to(noise)
+    if how.method == "single-step" and not isinstance(noise, Gaussian):
         raise InputError(
             f"expected Gaussian noise for the method 'single-step', got {noise}; choose another"
         )
@@ -168,7 +172,7 @@ class _Cleaner:
         """Return how many images to clean at one time."""
         numbers = _NUMBERS_ON_GPU if self._chain.shift.is_cuda else _NUMBERS
         each = numbers_per_image(self._chain, self._bins, len(self._views))
-        if self._how.chosen == "particles":
+        if self._how.method == "particles":
             each = self._how.particles * self._chain.context.numbers_per_row
         return max(1, numbers // each)
 
@@ -181,14 +185,14 @@ class _Cleaner:
 
     def _clean(self, rows: Tensor, generator: torch.Generator) -> Tensor:
         how, chain = self._how, self._chain
-        if how.chosen in ESTIMATES:
+        if how.method in ESTIMATES:
             return restore(
                 chain,
                 Observation(rows, self._noise, self._cut),
                 self._shape,
                 self._bins,
-                kind=how.chosen,
-                context=how.context or how.chosen,
+                kind=how.method,
+                context=how.context or how.method,
                 views=self._views,
                 pool=how.pool,
                 generator=generator,
@@ -206,7 +210,7 @@ class _Cleaner:
 
     def _clean_view(self, rows: Tensor, generator: torch.Generator) -> Tensor:
         how, chain = self._how, self._chain
-        if how.chosen == "particles":
+        if how.method == "particles":
             return particle_mean(
                 chain,
                 Observation(rows, self._noise, self._cut),
@@ -218,7 +222,7 @@ class _Cleaner:
             )
         # The paper's pixels lie in the middle of cells of 1/256.
         own = rows if self._fine else (rows * HIGHEST + 0.5) / LEVELS
-        if how.chosen == "langevin":
+        if how.method == "langevin":
             told = self._settings
             clean = by_langevin(
                 chain,
@@ -253,7 +257,7 @@ def _checked(model: ImageModel, noisy: Images | np.ndarray, noise: Corruption) -
 def _chain(model: ImageModel, how: Denoising) -> ARCSM:
     """Return the scores of a model that can do what is asked."""
     density = model.density
-    paper = how.chosen in ("langevin", "single-step")
+    paper = how.method in ("langevin", "single-step")
     if not isinstance(density, ARCSM) or (model.settings.noise != "fine" and not paper):
         kind = (
             "one network trained by score matching"
@@ -261,7 +265,7 @@ def _chain(model: ImageModel, how: Denoising) -> ARCSM:
             else "a model trained by score matching with fine noise"
         )
         raise InputError(
-            f"expected {kind} for the method {how.chosen!r}, got {type(density).__name__} with"
+            f"expected {kind} for the method {how.method!r}, got {type(density).__name__} with"
             f" noise {model.settings.noise!r}; choose another method or model"
         )
     return density

@@ -1,6 +1,7 @@
 """Denoising: posteriors against Bayes' rule by enumeration, and the paper's methods."""
 
 import math
+from dataclasses import replace
 from types import SimpleNamespace
 from typing import Any
 
@@ -316,6 +317,26 @@ def test_epsilon_is_that_of_pixels_from_minus_one_to_one() -> None:
 def test_settings_out_of_range_are_refused(told: dict[str, Any], message: str) -> None:
     with pytest.raises(InputError, match=message):
         Denoising(**told)
+
+
+@pytest.mark.parametrize(
+    ("noise", "method"),
+    [
+        (SaltAndPepper(0.9), "mean"),
+        (Gaussian(0.1), "mean"),
+        (Gaussian(0.29), "mean"),
+        (Gaussian(0.3), "particles"),
+        (Gaussian(0.6), "particles"),
+    ],
+)
+def test_strong_gaussian_noise_is_left_to_particles(noise: Any, method: str) -> None:
+    told = Denoising(views=["none"], particles=4, lag=1)
+    assert told.suited_to(noise) == replace(told, method=method)
+    asked = Denoising("draw")
+    assert asked.suited_to(noise) is asked
+    model, noisy = small_model(), image(3, 120, 250)
+    by_name = denoise_images(model, noisy, noise, replace(told, method=method), seed=5)
+    assert np.array_equal(denoise_images(model, noisy, noise, told, seed=5), by_name)
 
 
 def test_images_that_do_not_fit_are_refused(model: ImageModel) -> None:
