@@ -10,12 +10,21 @@ from arcsm.errors import InputError
 def check_device(device: torch.device | str) -> None:
     """Refuse a device that torch does not know or cannot use."""
     try:
-        torch.zeros(1, device=device)
-    except (RuntimeError, AssertionError, NotImplementedError) as error:
-        reason = str(error).strip().splitlines()[0].rstrip(".")
+        torch.zeros(1, device=device).item()  # of the device meta nothing can be read
+    except (RuntimeError, AssertionError, NotImplementedError, ImportError) as error:
+        reason, others = "", ", or cuda where there is a GPU"
+        if str(device).partition(":")[0] == "cuda":
+            # What torch says of other devices is about its own insides, and long.
+            reason, others = f" ({_first_sentence(error)})", ""
         raise InputError(
-            f"expected a device that torch can use here, got {str(device)!r} ({reason}); use cpu"
+            f"expected a device that torch can use here, got {str(device)!r}{reason};"
+            f" use cpu{others}"
         ) from error
+
+
+def _first_sentence(error: Exception) -> str:
+    line = (str(error).strip() or type(error).__name__).splitlines()[0]
+    return line.split(". ")[0].rstrip(".")
 
 
 def has_bfloat16(device: torch.device | str) -> bool:

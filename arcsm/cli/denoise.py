@@ -214,6 +214,7 @@ def _read(source: Path, model: "ImageModel") -> "tuple[Images, list[str]]":
     """Return pictures of the size of the model, and their names; nothing is cut or scaled."""
     from arcsm.cli.pictures import by_options
     from arcsm.data import Images, read_images
+    from arcsm.data.images import WHOLE
     from arcsm.data.images.decode import as_array, decode, quiet_decoders
     from arcsm.data.images.pictures import UnreadableError, open_pictures
     from arcsm.images.model import in_words
@@ -227,7 +228,7 @@ def _read(source: Path, model: "ImageModel") -> "tuple[Images, list[str]]":
             raise InputError(
                 f"expected a whole picture at {str(source)!r}, got: {error}; pass another"
             ) from error
-        images, names = Images(pixels, None, source.name, "all"), [source.name]
+        images, names = Images(pixels, None, source.name, WHOLE), [source.name]
     else:
         with by_options():
             images = read_images(source)

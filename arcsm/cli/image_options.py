@@ -113,7 +113,7 @@ Track = Annotated[
     typer.Option(
         "--track",
         metavar="DIR",
-        help="Write loss curves and sample grids for TensorBoard there.",
+        help="Write loss curves and, unless trained in stages, sample grids for TensorBoard there.",
         rich_help_panel=IMAGES,
     ),
 ]

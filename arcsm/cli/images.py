@@ -80,7 +80,7 @@ def train_images(
                 resume=resume,
                 progress=progress,
                 track=asked.track if speaks() else None,
-                prepared={"size": how.size, "channels": how.channels},
+                prepared={"size": how.size, "channels": how.channels, "part": images.part},
             )
         if not speaks():
             return  # the first process has the same model, and keeps it
@@ -96,7 +96,7 @@ def train_images(
                 title, options = output.resolve().name, {**asked.told(), **how.told()}
                 options |= {"--max-seconds": max_seconds, "--max-steps": max_steps}
                 options |= {"--seed": seed or None, "--device": device}
-                command = _published_command(model.name, title, options)
+                command = _published_command(source.published, title, options)
                 write_image_card(folder, model, title=title, bits=bits, command=command)
     discard_directory(partial)
     history = model.history
@@ -175,6 +175,12 @@ def sample_images(
             " out"
         )
     model = load(directory, device)
+    if (steps, step_size) != (None, None) and method == "auto" and not model.settings.staged:
+        instead = "" if model.settings.method == "likelihood" else ", or add it"
+        raise InputError(
+            "expected --steps and --step-size with --method langevin, got them without; leave them"
+            f" out{instead}"
+        )
     count, reporter = n or _SHOWN, voice.reporter()
     with reporter.rows("sampling", count) as advance:
         images = model.sample(
@@ -294,14 +300,9 @@ def _about(images: "Images") -> str:
 
 
 def _held_out_bits(model: "ImageModel", images: "Images") -> tuple[float, int] | None:
-    """Return the mean bits per dimension of some held-out images, and how many they are.
-
-    In stages mirrored images are trained on as well, so that none is truly held out.
-    """
+    """Return the mean bits per dimension of some held-out images, and how many they are."""
     from arcsm.train import split_rows
 
-    if model.settings.staged:
-        return None
     _, held_out = split_rows(len(images), model.settings.training(len(images)))
     scalars = _TOLD if model.settings.noise == "fine" else _TOLD_TO_INTEGRATE
     some = held_out[: max(1, scalars // model.dims)].numpy()

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from arcsm.cli.together import own_device, speaks
-from arcsm.errors import InputError
+from arcsm.errors import CheckpointError, InputError
 from arcsm.shipped import directory_of
 
 if TYPE_CHECKING:
@@ -137,11 +137,17 @@ def load(directory: Path, device: str) -> "ARCSMDensity":
 
 
 def is_of_images(directory: Path) -> bool:
-    """Say whether the model in a directory is one of images."""
+    """Say whether the model in a directory is one of images; if not, it is one of a table.
+
+    What is neither is refused; what is damaged the loader tells.
+    """
     _require_directory(directory)
     from arcsm.images import holds_images_model
 
-    return holds_images_model(directory)
+    if holds_images_model(directory):
+        return True
+    _require_of_table(directory)
+    return False
 
 
 def require_kind(directory: Path, data: str, *, images: bool) -> None:
@@ -161,6 +167,34 @@ def _require_directory(directory: Path) -> None:
             f"expected the directory of a model at {str(directory)!r}, got {got};"
             " `arcsm train` makes one"
         )
+
+
+def _require_of_table(directory: Path) -> None:
+    """Refuse a directory without a model, or with one of neither a table nor images."""
+    from arcsm.files import parse_json
+    from arcsm.images import holds_images_model
+    from arcsm.train import holds_model
+
+    try:
+        description = parse_json((directory / "config.json").read_text(encoding="utf-8"))
+    except OSError as error:
+        raise CheckpointError(
+            f"expected a model's config.json in {str(directory)!r}, got none; check the path of the"
+            " model"
+        ) from error
+    except ValueError:
+        return
+    if not holds_model(directory):
+        return
+    details = description.get("details") or {}
+    if not isinstance(details, dict) or "table" in details:
+        return
+    got = "one of neither; pass a directory that `arcsm train` wrote"
+    if holds_images_model(directory.parent):
+        got = f"a stage of the model in {str(directory.parent)!r}; pass that"
+    raise CheckpointError(
+        f"expected a model of a table or of images in {str(directory)!r}, got {got}"
+    )
 
 
 def chain(model: "TabularModel") -> dict[str, Any]:

@@ -1,5 +1,6 @@
 """Images as DATA on the command line: a set by its name, a folder, or a zip file."""
 
+import os
 import re
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -8,6 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from arcsm.cli.image_options import Preparation
+from arcsm.cli.sources import is_named_as_table
 from arcsm.errors import ArcsmError, InputError
 
 if TYPE_CHECKING:
@@ -32,6 +34,11 @@ _WORDS = tuple(
         (r"pass download=True", "add --download"),
         (r"pass folder=\.\.\., or set", "set"),
         (r"batch=(\d+) would fit", r"--batch \1 would fit"),
+        (
+            r"of (\d+)×\d+ pixels or more, to be halved .*, got (.*) and levels=\d+; use larger"
+            r" images, or levels=\d+( or fewer)?",
+            r"of \1×\1 pixels or more for this network, got \2; add --size \1, or --network made",
+        ),
     )
 )
 
@@ -55,6 +62,14 @@ class Pictures:
     told: str
     name: str | None = None
     part: str = "train"
+
+    @property
+    def published(self) -> str:
+        """What was told, without the folders of this machine."""
+        if self.name is not None:
+            return self.told
+        name = Path(self.told).expanduser().resolve().name
+        return name if _SET.fullmatch(name) is None else f"./{name}"
 
     def read(self, how: Preparation) -> "Images":
         """Return the images, made ready."""
@@ -110,14 +125,20 @@ class Pictures:
 def find_pictures(told: str) -> Pictures | None:
     """Return the images that DATA means, None if it is a table.
 
-    The name of a set means the set: a folder that is called so is ./NAME.
+    The name of a set means the set: a folder that is called so is ./NAME. A name that says neither,
+    and that nothing has, is refused: it may be that of a folder, mistyped.
     """
     match = _SET.fullmatch(told)
     if match is not None:
         return Pictures(told, match["name"], match["part"] or "train")
     from arcsm.data.images.pictures import SUFFIXES
 
-    path = Path(told).expanduser()
+    path = Path(os.path.expanduser(told))  # pathlib raises where there is no such user
     if path.is_dir() or path.suffix.lower() == ".zip" or path.suffix.lower() in SUFFIXES:
         return Pictures(told)
+    if not path.exists() and not is_named_as_table(told):
+        raise InputError(
+            f"expected a table, or a folder or a zip file of pictures, at {told!r}, got nothing"
+            " there; check the path"
+        )
     return None

@@ -1,5 +1,6 @@
 """`arcsm sample`: new rows, or new images, from a model."""
 
+import math
 from contextlib import closing
 from typing import Annotated
 
@@ -9,6 +10,7 @@ from arcsm.cli import image_options, options
 from arcsm.cli.image_options import refuse
 from arcsm.cli.options import Device, Json, Model, Quiet, Rows, Seed, Voice, examples, prose
 from arcsm.cli.values import parse_given
+from arcsm.errors import InputError
 
 _SEEDS = 2**31 - 1
 _ROWS = 1000  # unless another number is asked for
@@ -79,6 +81,10 @@ def sample(
     voice = Voice(quiet=quiet, as_json=as_json)
     if options.is_of_images(model):
         refuse({"--given": given}, "a model of images", "one of a table", str(model))
+        if step_size is not None and not 0 < step_size < math.inf:
+            raise InputError(
+                f"expected --step-size above 0, got {step_size:g}; leave it out for the default"
+            )
         from arcsm.cli.images import sample_images
 
         sample_images(
@@ -104,8 +110,8 @@ def sample(
     from arcsm.cli.shell import writing
     from arcsm.cli.together import in_order
 
+    density = options.load(model, device)  # what is amiss with the model comes before all else
     out = RowsOut(output, model=model, as_json=as_json)
-    density = options.load(model, device)
     known = parse_given(given or [], density.model_.columns)
     reporter = voice.reporter()
     # The rows are those of ARCSMDensity.sample with the same seed.

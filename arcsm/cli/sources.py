@@ -14,6 +14,17 @@ _SET = re.compile(r"(?P<family>sklearn|adbench|power)(?::(?P<name>.+))?")
 _POWER_PARTS = ("train", "validation", "test")
 
 
+def is_named_as_table(told: str) -> bool:
+    """Say whether DATA has the name of a data set, or one that a file of a table has."""
+    from arcsm.data.tables import check_table_path
+
+    try:
+        check_table_path(told)
+    except InputError:
+        return _SET.fullmatch(told) is not None
+    return True
+
+
 class Source:
     """A table that is read as a whole, or in chunks with bounded memory if it is a file."""
 

@@ -154,7 +154,7 @@ def train(
         typer.Option(
             "--max-seconds",
             metavar="S",
-            help="Train no longer than that; with --order auto, learn the order in a third of it.",
+            help="Train no longer than that; --order auto learns the order in a third of it.",
             rich_help_panel=_RUN,
         ),
     ] = None,

@@ -81,7 +81,7 @@ def data_folder(folder: str | os.PathLike[str] | None = None) -> Path:
             "expected a folder of data sets, got none; pass folder=..., or set the environment"
             " variable: export ARCSM_DATA=/path/to/data"
         )
-    path = Path(told).expanduser()
+    path = Path(os.path.expanduser(told))  # pathlib raises where there is no such user
     if not path.is_dir():
         source = "folder" if folder is not None else "ARCSM_DATA"
         raise InputError(

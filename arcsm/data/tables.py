@@ -230,11 +230,11 @@ def _read(
     rows: int | None,
 ) -> Iterator[Table]:
     path = Path(path)
+    if not path.exists():  # whatever its name ends in
+        raise InputError(f"expected a file at {str(path)!r}, got nothing there; check the path")
     suffix = _suffix(path)
     if path.is_dir():
         raise InputError(f"expected the path of a file, got the directory {str(path)!r}")
-    if not path.exists():
-        raise InputError(f"expected a file at {str(path)!r}, got nothing there; check the path")
     for names in (columns, text):
         if isinstance(names, str):
             raise InputError(

@@ -385,7 +385,7 @@ def _number(value: float | None, digits: int = 1) -> str:
 EXPERIMENT = Experiment(
     name="image-samples",
     title="Samples of images, by CSM and by maximum likelihood",
-    question="With the same backbone, time and parameters, whose samples are closer to the images?",
+    question="With one design, equal times and no more parameters, whose samples are better?",
     claims=[
         Claim(
             "A MADE trained by CSM gives sharper and better samples than one trained by maximum"

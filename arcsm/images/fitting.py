@@ -13,13 +13,13 @@ from torch import Tensor
 
 from arcsm.autoregressive import TrainableModel
 from arcsm.baselines import PixelMixture
-from arcsm.data.images import Images, dequantise
+from arcsm.data.images import WHOLE, Images, dequantise
 from arcsm.devices import check_device
 from arcsm.errors import InputError
 from arcsm.images.cells import HIGHEST, LEVELS, Flips, PixelCells, WholeLevels, cell_ends, to_rows
-from arcsm.images.memory import within_memory
+from arcsm.images.memory import check_batch_fits, check_weights_fit, within_memory
 from arcsm.images.model import ImageModel
-from arcsm.images.networks import build_density
+from arcsm.images.networks import build_density, fewest_weights
 from arcsm.images.settings import PAPER_LEVELS, ImageSettings
 from arcsm.images.tracking import tracking
 from arcsm.model import ARCSM
@@ -52,15 +52,18 @@ def fit_images(
     """
     given = settings or ImageSettings()
     check_device(device)
-    pixels, name = _checked(images)
-    height, width, channels = pixels.shape[1:]
-    shape = (height, width, channels)
-    chosen = given.filled(name, device)
-    density = build_density(chosen, shape, name=name, deviation=_deviation(pixels, chosen))
+    images = _checked(images)
+    pixels, shape = images.pixels, images.shape
+    # Pictures of someone's own that are called as a set is are still no set.
+    known = "" if images.part == WHOLE else images.name
+    chosen = given.filled(known, device)
+    check_weights_fit(fewest_weights(chosen, shape), device)
+    density = build_density(chosen, shape, name=known, deviation=_deviation(pixels, chosen))
     density = density.to(device)
-    model = ImageModel(density, shape, chosen, name, prepared=dict(prepared or {}))
+    model = ImageModel(density, shape, chosen, images.name, prepared=dict(prepared or {}))
     rows = _rows(pixels, chosen)
     config = chosen.training(len(rows))
+    check_batch_fits(density, rows, config)
     draw = None if chosen.staged else lambda: model.sample(_SHOWN, seed=chosen.seed)
     spread, augment = _spread(density, chosen), Flips(shape) if chosen.flips else None
     with tracking(track, draw) as tracker:
@@ -101,20 +104,18 @@ def fit_images(
         return within_memory(train, density, rows, config, spread=spread is not None)
 
 
-def _checked(images: Images | np.ndarray) -> tuple[np.ndarray, str]:
-    """Return the pixels and what they are called."""
-    if isinstance(images, Images):
-        pixels, name = images.pixels, images.name
-    else:
-        pixels, name = Images(images, None, "images", "all").pixels, "images"
-    if pixels.shape[3] not in (1, 3):
+def _checked(images: Images | np.ndarray) -> Images:
+    """Return images that can be learned from."""
+    if not isinstance(images, Images):
+        images = Images(images, None, "images", WHOLE)
+    if images.shape[2] not in (1, 3):
         raise InputError(
-            f"expected images of 1 channel (grey) or 3 (colour), got {pixels.shape[3]};"
+            f"expected images of 1 channel (grey) or 3 (colour), got {images.shape[2]};"
             " convert them"
         )
-    if len(pixels) < 2:
-        raise InputError(f"expected at least two images, got {len(pixels)}; add some")
-    return pixels, name
+    if len(images) < 2:
+        raise InputError(f"expected at least two images, got {len(images)}; add some")
+    return images
 
 
 def _deviation(pixels: np.ndarray, settings: ImageSettings) -> float:
@@ -177,22 +178,32 @@ def _fit_stages(
     tell: Callable[[Progress], None],
 ) -> ImageModel:
     """Train one network after the other, and tell of them as of one training."""
-    seen: list[Progress] = []
-    current, before = 1, 0.0  # the stage, and the seconds of those before it
+    whole = History(training=[], validation=[], best_step=0, steps=0, seconds=0.0)
 
     def tell_stage(stage: int, state: Progress) -> None:
-        nonlocal current, before
-        if stage != current:
-            current, before = stage, seen[-1].seconds if seen else 0.0
-        told = replace(
-            state,
-            step=(stage - 1) * config.steps + state.step,
-            steps=PAPER_LEVELS * config.steps,
-            seconds=before + state.seconds,
-            done=(stage - 1 + state.done) / PAPER_LEVELS,
+        tell(
+            replace(
+                state,
+                step=(stage - 1) * config.steps + state.step,
+                steps=PAPER_LEVELS * config.steps,
+                seconds=whole.seconds + state.seconds,
+                done=(stage - 1 + state.done) / PAPER_LEVELS,
+            )
         )
-        seen.append(told)
-        tell(told)
+
+    def add_stage(stage: int, history: History) -> None:
+        nonlocal whole
+        before = (stage - 1) * config.steps
+        last = before + history.steps
+        whole = History(
+            training=whole.training + [(before + step, loss) for step, loss in history.training],
+            validation=whole.validation
+            + [(before + step, loss) for step, loss in history.validation],
+            # The weights are those of every stage's best look at the held-out images.
+            best_step=last,
+            steps=last,
+            seconds=whole.seconds + history.seconds,
+        )
 
     staged = fit_staged(
         density,
@@ -202,13 +213,6 @@ def _fit_stages(
         directory=directory,
         resume=resume,
         progress=tell_stage,
+        finished=add_stage,
     )
-    history = History(
-        training=[(state.step, state.loss) for state in seen],
-        validation=[(s.step, s.validation) for s in seen if s.validation is not None],
-        # The weights are those of every stage's best look at the held-out images.
-        best_step=seen[-1].step if seen else 0,
-        steps=seen[-1].step if seen else 0,
-        seconds=seen[-1].seconds if seen else 0.0,
-    )
-    return replace(model, density=staged, history=history)
+    return replace(model, density=staged, history=whole)

@@ -1,5 +1,6 @@
 """The density that settings ask for, its weights still random."""
 
+import itertools
 import math
 
 from arcsm.autoregressive import TrainableModel
@@ -16,6 +17,8 @@ _FINE = Noise(sigma_max=3.0, sigma_min=0.005)
 # Units of each of the two hidden layers of a MADE, at least; and one for each scalar, or contexts
 # would miss the scalars just before their own.
 _HIDDEN = 1024
+# Numbers of a context, where there are many scalars.
+_CONTEXT = 16
 
 
 def build_density(
@@ -34,6 +37,17 @@ def build_density(
             f"expected options of the network {settings.network!r}, got {dict(settings.options)}"
             f" ({error}); correct them"
         ) from error
+
+
+def fewest_weights(settings: ImageSettings, shape: tuple[int, int, int]) -> int:
+    """Return how many weights a network has at least: those of a MADE grow with the images."""
+    if settings.network != "made":
+        return 0
+    dims = math.prod(shape)
+    hidden = settings.options.get("hidden") or (max(_HIDDEN, dims),)
+    widths = (dims, *((hidden,) if isinstance(hidden, int) else hidden))
+    outputs = dims * (_CONTEXT if settings.method == "csm" else 2)
+    return sum(before * after for before, after in itertools.pairwise((*widths, outputs)))
 
 
 def _noise(settings: ImageSettings, name: str, deviation: float) -> Noise:

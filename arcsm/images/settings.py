@@ -76,10 +76,12 @@ class ImageSettings:
     the noise is fine.
 
     `flips` mirrors images at random, by default those of all sets but MNIST and Fashion-MNIST.
-    `max_seconds` limits the whole: a twentieth of it is kept for the recalibration. `steps`,
-    `batch`, `learning_rate`, `ema`, `validation` (the share of images that is held out),
-    `evaluate_every`, `bfloat16`, `compile` and `seed` are those of `TrainConfig`; compiling is for
-    GPUs by default, half precision for these and, with a PixelCNN++, for CPUs that have it.
+    `max_seconds` limits the whole: a twentieth of it is kept for the recalibration, and for the
+    last look at the held-out images as long as the one before took. Limits of less than a minute
+    or so are exceeded by these two. `steps`, `batch`, `learning_rate`, `ema`, `validation` (the
+    share of images that is held out), `evaluate_every`, `bfloat16`, `compile` and `seed` are those
+    of `TrainConfig`; compiling is for GPUs by default, half precision for these and, with a
+    PixelCNN++, for CPUs that have it.
     """
 
     network: str | None = None

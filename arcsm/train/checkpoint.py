@@ -200,7 +200,9 @@ def read_tensors(
     if not path.is_file():
         raise CheckpointError(f"expected a checkpoint at {name!r}, got none; check the path")
     try:
-        with safe_open(name, framework="pt", device=str(device)) as file:
+        # It knows no numbers of CPUs.
+        place = "cpu" if torch.device(device).type == "cpu" else str(device)
+        with safe_open(name, framework="pt", device=place) as file:
             metadata = file.metadata() or {}
             tensors = {key: file.get_tensor(key) for key in file.keys()}  # noqa: SIM118
         header = parse_json(metadata["header"])

@@ -16,18 +16,25 @@ class Clock:
         self._steps, self._max_seconds, self._world = steps, max_seconds, world
         self._began = time.monotonic() - spent
         self._answer = (-1, 0.0)
+        self._kept_back = 0.0
 
     @property
     def seconds(self) -> float:
         """The time spent, in this process and in those that it resumes."""
         return time.monotonic() - self._began
 
+    def keep_back(self, seconds: float) -> None:
+        """Leave so much of the time, at most half, for what comes after the last step."""
+        if self._max_seconds is not None:
+            self._kept_back = min(seconds, self._max_seconds / 2)
+
     def share_done(self, step: int) -> float:
         """Return the share that is done before `step`; asked twice it says the same."""
         if self._max_seconds is None:
             return step / self._steps
         if self._answer[0] != step:
-            spent = torch.tensor(self.seconds / self._max_seconds, dtype=torch.float64)
+            limit = self._max_seconds - self._kept_back
+            spent = torch.tensor(self.seconds / limit, dtype=torch.float64)
             if self._world > 1:  # all processes must end, and lower their rates, together
                 device = "cuda" if dist.get_backend() == "nccl" else "cpu"
                 spent = spent.to(device)

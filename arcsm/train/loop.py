@@ -167,7 +167,9 @@ def fit(
                 dist.all_reduce(state.total)
                 state.total /= world
             if evaluate:
+                began = clock.seconds
                 validation = _validate(model, state, check, config)
+                clock.keep_back(clock.seconds - began)  # as the last look will take as long
                 state.record(validation, config.patience)
                 if progress is not None and rank == 0:
                     told = Progress(
@@ -182,6 +184,7 @@ def fit(
                         model.eval()
                         progress(told)
                         model.train()
+                state.seconds = clock.seconds
             if directory is not None and rank == 0 and (keep or state.stopped):
                 save_state(directory, model, take_step.optimizer, state, asdict(config), digest)
         if directory is not None and interruption.requested:

@@ -11,7 +11,7 @@ from arcsm.model import ARCSM
 from arcsm.staged import StagedARCSM
 from arcsm.train.batches import Augment
 from arcsm.train.checkpoint import load_model
-from arcsm.train.config import Progress, TrainConfig
+from arcsm.train.config import History, Progress, TrainConfig
 from arcsm.train.loop import fit
 
 
@@ -25,12 +25,13 @@ def fit_staged(
     directory: str | os.PathLike[str] | None = None,
     resume: bool = False,
     progress: Callable[[int, Progress], None] | None = None,
+    finished: Callable[[int, History], None] | None = None,
 ) -> StagedARCSM:
     """Train `model` at σ₁, then on from there at σ₂, …, σ_L; return the network of every stage.
 
     Each stage takes `config.steps` steps. With a `directory`, stage i is a run in `stage-i` of its
     own, and `resume` goes on with the stage that was interrupted. `progress` is told the stage,
-    counted from 1, as well.
+    counted from 1, as well; `finished`, what happened in each stage, also before an interruption.
     """
     config = config or TrainConfig()
     levels = model.noise.levels
@@ -49,7 +50,7 @@ def fit_staged(
             if progress is not None:
                 progress(number, state)
 
-        fit(
+        history = fit(
             current,
             x,
             replace(config, noise={**config.noise, "stage": stage}),
@@ -60,6 +61,8 @@ def fit_staged(
             progress=tell,
         )
         stages.append(current)
+        if finished is not None:
+            finished(stage + 1, history)
     return StagedARCSM(stages)
 
 

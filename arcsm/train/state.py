@@ -12,9 +12,12 @@ from torch import Tensor
 
 from arcsm.autoregressive import TrainableModel
 from arcsm.errors import ArcsmError, CheckpointError, InputError
+from arcsm.files import parse_json, write_json
 from arcsm.train.checkpoint import describe, load_weights, read_tensors, write_tensors
 
 STATE_FILE = "training.safetensors"
+# The time spent has a file of its own: all others end with the same bits however long it took.
+SPENT_FILE = "spent.json"
 
 
 @dataclass
@@ -121,14 +124,13 @@ def save_state(
         "best_step": state.best_step,
         "stale": state.stale,
         "stopped": state.stopped,
-        # A run without a limit of time ends with the same bits however long it took.
-        "seconds": state.seconds if config["max_seconds"] is not None else 0.0,
         "training": state.training,
         "validation": state.validation,
     }
     header = {**describe(model), "training": training}
     contiguous = {name: value.detach().contiguous() for name, value in tensors.items()}
     write_tensors(Path(directory) / STATE_FILE, contiguous, header)
+    write_json(Path(directory) / SPENT_FILE, {"seconds": state.seconds})
 
 
 def load_state(
@@ -152,6 +154,9 @@ def load_state(
         )
     try:
         _restore(model, optimizer, state, tensors, training, config, fingerprint, name)
+        spent = Path(directory) / SPENT_FILE
+        if spent.exists():
+            state.seconds = float(parse_json(spent.read_text())["seconds"])
     except ArcsmError:
         raise
     # A state that someone has changed fails anywhere, in torch for instance.
@@ -203,7 +208,6 @@ def _restore(
     state.step, state.stale = training["step"], training["stale"]
     state.total, state.counted = state.total.new_tensor(training["total"]), training["counted"]
     state.best_step, state.stopped = training["best_step"], training["stopped"]
-    state.seconds = training.get("seconds", 0.0)
     if training["best_loss"] is not None:
         state.best_loss = training["best_loss"]
     state.training = [(step, loss) for step, loss in training["training"]]

@@ -137,13 +137,41 @@ def test_sets_are_read_by_name(run: Run, tmp_path: Path, monkeypatch: pytest.Mon
     assert model.name == "mnist" and model.settings.flips is False
 
 
+@pytest.mark.parametrize("name", ["spots.v2", "mnist"])
+def test_the_card_names_what_was_trained_on(
+    name: str, run: Run, folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    shutil.copytree(folder, tmp_path / name)
+    monkeypatch.chdir(tmp_path)
+    result = run("train", f"./{name}", "-o", "m", *QUICK, "--most", 12)
+    assert result.exit_code == 0, (result.output, result.exception)
+    told = "./mnist" if name == "mnist" else name  # without ./ it would mean the set
+    assert f"`arcsm train {told} -o m " in (tmp_path / "m" / "README.md").read_text()
+    model = ImageModel.load("m")
+    assert model.prepared["part"] == "all" and model.settings.flips is True
+
+
+def test_the_card_names_the_part_of_a_set() -> None:
+    found = find_pictures("mnist:test")
+    assert found is not None and found.published == "mnist:test"
+    found = find_pictures("pictures.zip")
+    assert found is not None and found.published == "pictures.zip"
+
+
+def test_langevin_options_need_langevin(run: Run, spots: Path, tmp_path: Path) -> None:
+    for option in (("--steps", 5), ("--step-size", 1e-4)):
+        result = run("sample", spots, "-n", 2, *option, "-o", tmp_path / "s.png")
+        assert result.exit_code == 2 and "with --method langevin" in result.stderr
+    assert not (tmp_path / "s.png").exists()
+
+
 def test_the_paper_in_stages(run: Run, folder: Path, tmp_path: Path) -> None:
     words = ("--network", "made", "--noise", "paper", "--staged", "--max-steps", 10, "--no-card")
     result = run("train", folder, "-o", tmp_path / "m", *words, "--json", "--most", 12)
     assert result.exit_code == 0, (result.output, result.exception)
     told = json.loads(result.stdout)
     assert told["staged"] and told["density"] == "StagedARCSM" and told["steps"] == 10
-    assert told["held_out_bits_per_dim"] is None
+    assert told["held_out_images"] == 1 and told["held_out_bits_per_dim"] > 0
     options = ("-n", 2, "--method", "langevin", "--steps", 1, "--step-size", 1e-4)
     result = run("sample", tmp_path / "m", *options, "-o", tmp_path / "s.png")
     assert result.exit_code == 0, (result.output, result.exception)

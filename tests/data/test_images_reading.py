@@ -301,8 +301,21 @@ def test_bombs_are_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> N
 
 def test_other_formats_behind_a_name_are_not_tried(tmp_path: Path) -> None:
     for kind in ("ppm", "eps", "tga"):
-        with pytest.raises(InputError, match="cannot identify"):
+        with pytest.raises(InputError, match=r"got: no picture that can be read \(PNG, .* TIFF\);"):
             one(tmp_path, encoded(COLOUR, kind))
+
+
+def test_an_empty_file_is_called_so(tmp_path: Path) -> None:
+    with pytest.raises(InputError, match=r"whole image in 'only.png' .* got: an empty file; "):
+        one(tmp_path, b"")
+
+
+def test_a_single_picture_is_not_taken_for_a_damaged_zip_file(tmp_path: Path) -> None:
+    write(tmp_path, only_png=encoded(GREY))
+    with pytest.raises(InputError, match=r"got the single picture '.*only.png'; pass the folder"):
+        read_images(tmp_path / "only.png")
+    # A zip file is one, whatever it is called.
+    assert len(read_images(write_zip(tmp_path / "zip.png", {"a.png": encoded(GREY)}))) == 1
 
 
 def test_nothing_to_read(tmp_path: Path) -> None:
@@ -313,6 +326,8 @@ def test_nothing_to_read(tmp_path: Path) -> None:
         read_images(tmp_path)
     with pytest.raises(InputError, match="got: nothing there"):
         read_images(tmp_path / "nowhere")
+    with pytest.raises(InputError, match="got: nothing there"):
+        read_images("~nobody-at-all/pictures")
     with pytest.raises(InputError, match="a folder or a whole zip file"):
         read_images(tmp_path / "a.txt")
     with pytest.raises(InputError, match="expected images in"):

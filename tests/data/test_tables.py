@@ -291,11 +291,13 @@ def test_unknown_columns(tmp_path: Path) -> None:
 def test_what_is_no_file_of_a_table(tmp_path: Path) -> None:
     with pytest.raises(InputError, match=r"expected a file at '.*none.csv', got nothing"):
         read_table(tmp_path / "none.csv")
+    with pytest.raises(InputError, match=r"expected a file at '.*none', got nothing"):
+        read_table(tmp_path / "none")
     (tmp_path / "folder.csv").mkdir()
     with pytest.raises(InputError, match=r"got the directory '.*folder.csv'"):
         read_table(tmp_path / "folder.csv")
     with pytest.raises(InputError, match=r"ends in one of .csv, .*, got 'table.xlsx'"):
-        read_table(tmp_path / "table.xlsx")
+        read_table(save(tmp_path, b"", "table.xlsx"))
     with pytest.raises(InputError, match="ends in one of"):
         write_table(tmp_path / "table", example())
     packed = gzip.compress(b"a,b\n" + random.Random(0).randbytes(1000).hex().encode())

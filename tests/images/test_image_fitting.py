@@ -18,7 +18,7 @@ from arcsm.errors import ArcsmError, InputError
 from arcsm.images import Flips, PixelCells, fit_images, fitting, tracking
 from arcsm.images.cells import WholeLevels
 from arcsm.images.fitting import _deviation
-from arcsm.images.memory import largest_batch
+from arcsm.images.memory import _available, largest_batch
 from arcsm.images.settings import ImageSettings
 from arcsm.images.soundness import check_alone
 from arcsm.images.tracking import Tracker
@@ -87,6 +87,9 @@ def test_a_run_that_was_interrupted_goes_on_to_the_same_bits(kind: str, tmp_path
         fit_images(pixels, options, directory=tmp_path / "run", progress=interrupt)
     resumed = fit_images(pixels, options, directory=tmp_path / "run", resume=True)
     assert told == [2, 4, 6] and weights(resumed) == weights(whole)
+    assert resumed.history is not None and whole.history is not None
+    untimed = replace(resumed.history, seconds=whole.history.seconds)
+    assert untimed == whole.history and len(whole.history.training) == steps // 2
 
 
 def test_other_images_cannot_resume_a_run(tmp_path: Path) -> None:
@@ -226,6 +229,58 @@ def test_a_batch_that_fits_is_named_where_memory_is_wanting(
     monkeypatch.setattr(density, "loss_terms", lambda *_, **__: (_ for _ in ()).throw(MemoryError))
     with pytest.raises(ArcsmError, match="one image at a time"):
         fit_images(pictures(40), settings(kind))
+
+
+@pytest.mark.parametrize("kind", ["pixelcnn", "pixelcnn-likelihood"])
+def test_what_cannot_fit_into_memory_is_refused_before_it_is_tried(
+    kind: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def with_room(share: float) -> None:
+        room = int(4 * numbers * share)
+        monkeypatch.setattr("arcsm.images.memory._available", lambda _: room)
+
+    density: Any = fit_images(pictures(40), settings(kind)).density
+    likelihood = kind == "pixelcnn-likelihood"
+    numbers = density.streams.numbers_per_image if likelihood else density.context.numbers_per_row
+    with_room(16 * 3)
+    fit_images(pictures(40), settings(kind))
+    monkeypatch.setattr(type(density), "loss_terms", None)  # not even tried
+    with_room(16 * 3 - 0.1)
+    with pytest.raises(ArcsmError, match=r"batches of 16 images, .* batch=5 would fit"):
+        fit_images(pictures(40), settings(kind))
+    with_room(2.9)
+    with pytest.raises(ArcsmError, match=r"one image at a time .* size=64, to make them smaller"):
+        fit_images(pictures(40), settings(kind))
+
+
+def test_a_made_that_is_larger_than_memory_is_not_built(monkeypatch: pytest.MonkeyPatch) -> None:
+    room = 7 * 4 * (16 * 48 + 48 * 48 + 48 * 16 * 16)
+    monkeypatch.setattr("arcsm.images.memory._available", lambda _: room)
+    fit_images(pictures(4), settings("made", steps=1))
+    monkeypatch.setattr("arcsm.images.memory._available", lambda _: room - 1)
+    monkeypatch.setattr("arcsm.images.fitting.build_density", None)
+    with pytest.raises(ArcsmError, match=r"weights of the network, at least 15,360, .* PixelCNN"):
+        fit_images(pictures(4), settings("made", steps=1))
+
+
+def test_the_memory_of_this_machine_is_known_where_linux_tells_it() -> None:
+    room = _available("cpu")
+    assert room is None or 2**20 < room < 2**50
+    assert (room is not None) == Path("/proc/meminfo").exists()
+    assert _available("meta") is None
+
+
+def test_pictures_that_are_called_as_a_set_are_no_set() -> None:
+    models = {
+        part: fit_images(Images(pictures(20), None, "mnist", part), settings("paper"))
+        for part in ("train", "all")
+    }
+    found = {part: model.settings for part, model in models.items()}
+    assert (found["train"].flips, found["train"].langevin_steps) == (False, 20)
+    assert (found["all"].flips, found["all"].langevin_steps) == (True, 10)
+    first = {part: model.density.noise.sigma_max for part, model in models.items()}
+    assert first["train"] == pytest.approx(5 * first["all"], rel=1e-6)
+    assert models["all"].name == "mnist"
 
 
 def test_other_errors_are_not_taken_for_want_of_memory(monkeypatch: pytest.MonkeyPatch) -> None:

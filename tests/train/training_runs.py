@@ -73,7 +73,12 @@ def happened(history: History) -> dict[str, Any]:
 
 
 def contents(directory: Path) -> dict[str, bytes]:
-    return {entry.name: entry.read_bytes() for entry in sorted(directory.iterdir())}
+    """Return the files of a run but for that of the time it took."""
+    return {
+        entry.name: entry.read_bytes()
+        for entry in sorted(directory.iterdir())
+        if entry.name != "spent.json"
+    }
 
 
 def step_on_disk(directory: Path) -> int:

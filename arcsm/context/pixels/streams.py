@@ -161,11 +161,15 @@ def _checked_shape(shape: Sequence[int], levels: int) -> tuple[int, int, int]:
             "expected the shape of an image as three positive whole numbers, height, width and"
             f" channels, got {shape!r}; a grey image has one channel"
         )
-    if levels < 1 or min(sizes[:2]) < 2 ** (levels - 1):
+    if levels < 1:
+        raise InputError(f"expected at least one level, got levels={levels}; use 1")
+    shorter, least = min(sizes[:2]), 2 ** (levels - 1)
+    if shorter < least:
+        most = shorter.bit_length()
         raise InputError(
-            f"expected at least one level, and images that can be halved for each further one, got"
-            f" levels={levels} and {sizes[0]}×{sizes[1]} pixels; use"
-            f" {min(sizes[:2]).bit_length()} levels or fewer"
+            f"expected images of {least}×{least} pixels or more, to be halved for each level but"
+            f" the first, got {sizes[0]}×{sizes[1]} pixels and levels={levels}; use larger images,"
+            f" or levels={most}{' or fewer' if most > 1 else ''}"
         )
     height, width, channels = sizes
     return height, width, channels

@@ -4,7 +4,15 @@ Pixels are always uint8 arrays (images, height, width, channels), channels last.
 """
 
 from arcsm.data.images.named import IMAGE_SETS, load_images
-from arcsm.data.images.pixels import Images, dequantise, to_pixels
+from arcsm.data.images.pixels import WHOLE, Images, dequantise, to_pixels
 from arcsm.data.images.reading import read_images
 
-__all__ = ["IMAGE_SETS", "Images", "dequantise", "load_images", "read_images", "to_pixels"]
+__all__ = [
+    "IMAGE_SETS",
+    "WHOLE",
+    "Images",
+    "dequantise",
+    "load_images",
+    "read_images",
+    "to_pixels",
+]

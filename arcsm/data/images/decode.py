@@ -61,7 +61,7 @@ def decode(content: bytes) -> Decoded:
     It is turned upright as its EXIF data say. Of 16 bits a channel the upper 8 are kept. Palettes
     and other colour spaces become RGB. An alpha channel that is opaque everywhere is dropped.
     """
-    from PIL import Image
+    from PIL import Image, UnidentifiedImageError
 
     try:
         with Image.open(io.BytesIO(content), formats=_FORMATS) as opened:
@@ -77,6 +77,10 @@ def decode(content: bytes) -> Decoded:
             return Decoded(_plain(_upright(opened), opened.format), deep, frames)
     except (UnreadableError, MemoryError):
         raise
+    except UnidentifiedImageError as error:  # which names the buffer, not the file
+        kinds = f"{', '.join(_FORMATS[:-1])} or {_FORMATS[-1]}"
+        got = f"no picture that can be read ({kinds})" if content else "an empty file"
+        raise UnreadableError(got) from error
     # Decoders raise nearly every exception there is on damaged files.
     except Exception as error:
         raise UnreadableError(str(error) or type(error).__name__) from error

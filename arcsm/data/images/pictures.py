@@ -69,6 +69,11 @@ def open_pictures(path: Path) -> Iterator[Pictures]:
     try:
         archive = zipfile.ZipFile(path)
     except (OSError, zipfile.BadZipFile) as error:
+        if path.is_file() and path.suffix.lower() in SUFFIXES:
+            raise InputError(
+                "expected a folder or a zip file of pictures, got the single picture"
+                f" {str(path)!r}; pass the folder that it is in"
+            ) from error
         got = "nothing there" if not path.exists() else f"{error}"
         raise InputError(
             f"expected a folder or a whole zip file of images at {str(path)!r}, got: {got};"

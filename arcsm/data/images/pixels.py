@@ -17,14 +17,17 @@ from arcsm.errors import InputError
 _NOISE_STEPS = 2**16
 # Numbers averaged at once; the temporary holds them in 4 bytes each.
 _CHUNK_ELEMENTS = 2**22
+# The part of pictures that are no set: all of them.
+WHOLE = "all"
 
 
 @dataclass(frozen=True, eq=False)
 class Images:
     """Images of one size: uint8 `pixels` (n, height, width, channels), with int64 `labels` or None.
 
-    `name` and `part` say which set this is. `note` says what is partial or re-encoded about the
-    copy that was read, and is empty for a complete one in its published form.
+    `name` and `part` say which set this is; the part of pictures that are none is `WHOLE`. `note`
+    says what is partial or re-encoded about the copy that was read, and is empty for a complete one
+    in its published form.
     """
 
     pixels: np.ndarray

@@ -7,7 +7,7 @@ import numpy as np
 
 from arcsm.data.images.decode import Decoded, as_array, decode, need_pillow, quiet_decoders
 from arcsm.data.images.pictures import SUFFIXES, UnreadableError, open_pictures
-from arcsm.data.images.pixels import Images, as_most
+from arcsm.data.images.pixels import WHOLE, Images, as_most
 from arcsm.errors import InputError
 
 
@@ -42,7 +42,7 @@ def read_images(
         raise InputError(
             f"expected channels as 1 (grey), 3 (colour) or None (as they are), got {channels!r}"
         )
-    source = Path(path).expanduser()
+    source = Path(os.path.expanduser(path))  # pathlib raises where there is no such user
     with quiet_decoders(), open_pictures(source) as pictures:
         names = pictures.names()
         if not names:
@@ -76,7 +76,7 @@ def read_images(
             " leave out skip_unreadable to see why"
         )
     kept = stack.pixels[: stack.count]
-    return Images(kept, None, name=source.stem, part="all", note=stack.note())
+    return Images(kept, None, name=source.stem, part=WHOLE, note=stack.note())
 
 
 class _Stack:
