@@ -16,6 +16,8 @@ if TYPE_CHECKING:
 _DOTS = 160
 # Inches around grids, and above them for titles.
 _MARGIN, _BETWEEN, _TOP = 0.15, 0.25, 0.62
+# Inches of a letter of titles.
+_LETTER = 0.09
 
 
 def grid_figure(panels: Mapping[str, np.ndarray], *, title: str) -> "Figure":
@@ -24,6 +26,7 @@ def grid_figure(panels: Mapping[str, np.ndarray], *, title: str) -> "Figure":
 
     sizes = [(picture.shape[1] / _DOTS, picture.shape[0] / _DOTS) for picture in panels.values()]
     width = sum(size[0] for size in sizes) + _BETWEEN * (len(sizes) - 1) + 2 * _MARGIN
+    width = max(width, len(title) * _LETTER + 2 * _MARGIN)
     height = max(size[1] for size in sizes) + _TOP + _MARGIN
     figure = Figure(figsize=(width, height))
     figure.text(

@@ -191,8 +191,8 @@ def _speeds(
 def _heat(model: ImageModel, pixels: np.ndarray, seed: int) -> str:
     """Return usual images, the same with a blemish, and what the map says of these, as PNG."""
     spoiled = blemished(pixels, seed)
-    excess = ImageDetector(model).heat_map(spoiled).excess
-    top = np.quantile(excess, 0.995)
+    excess = ImageDetector(model).heat_map(spoiled).smoothed()
+    top = np.quantile(excess, 0.999)
     heat = (255 * np.clip(excess / max(top, 1e-9), 0, 1)).astype(np.uint8)[..., None]
     rows = np.concatenate([pixels, spoiled, np.repeat(heat, pixels.shape[3], 3)])
     return to_png(picture_grid(rows, columns=len(pixels), enlarge=max(1, 64 // pixels.shape[1])))
@@ -276,7 +276,7 @@ def figures(settings: Settings, raw: Mapping[str, Raw]) -> "Mapping[str, Figure]
         )
         heat = next((one["heat"] for one in runs if one["heat"]), None)
         if heat is not None:
-            title = "Surprise of each pixel beyond what was expected of it"
+            title = "Surprise beyond what was expected, around each pixel"
             panel = {"as they were, with a blemish, and the map": from_png(heat)}
             drawn[f"heat-{name}"] = grid_figure(panel, title=title)
     return drawn

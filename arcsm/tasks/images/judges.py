@@ -4,8 +4,9 @@ Each judge takes what it compares with from the statistics of training images al
 
 - "nll": −log P(x), in nats. Smooth images are "too likely": of many unusual ones it is small.
 - "typicality": |−log P(x) − its mean over training images|.
-- "h": −Σ_d s_d at one noise level, by default that nearest to the paper's least: minus its h(x),
-  which is the smaller the more unusual an image is. (It states neither the sign nor the level.)
+- "h": −Σ_d s_d at one noise level, by default 0.3 or that nearest to it: minus the paper's h(x),
+  which is the smaller the more unusual an image is. (It states neither the sign nor the level; of
+  the levels of its ladder this one did best on the pairs that `arcsm reproduce ood` chooses by.)
 - "csm": Σ_d ½ (σ s_d)² + σ² ∂s_d/∂x_d at one σ, the integrand of composite score matching.
 - "csm-typicality": the distance of that from its mean over training images.
 - "gaussian", "mixture", "neighbours": the vector of all statistics at all levels, under a normal
@@ -19,12 +20,13 @@ from abc import ABC, abstractmethod
 import numpy as np
 
 from arcsm.errors import InputError
-from arcsm.tasks.images.statistics import PAPER_LEVEL, Statistics
+from arcsm.tasks.images.statistics import Statistics
 
 JUDGES = ("nll", "typicality", "h", "csm", "csm-typicality", "gaussian", "mixture", "neighbours")
 OF_VECTORS = ("gaussian", "mixture", "neighbours")
 WITHOUT_SCORES = ("nll", "typicality")
 
+_LEVEL_OF_H = 0.3
 _NEIGHBOURS = 5
 _COMPONENTS = 4
 # Added to the variances of components, whose units are the deviations of training images.
@@ -75,7 +77,7 @@ class _MinusH(Judge):
 
     def judge(self, images: Statistics) -> np.ndarray:
         score = _of_scores(images.score)
-        usual = min(images.levels, key=lambda level: abs(math.log(level / PAPER_LEVEL)))
+        usual = min(images.levels, key=lambda level: abs(math.log(level / _LEVEL_OF_H)))
         level = _place(usual if self._sigma is None else self._sigma, images)
         pixels = images.shape[0] * images.shape[1]
         return np.asarray(-pixels * score[:, level].sum(1) / images.levels[level])

@@ -1,5 +1,6 @@
 """Unusual images: a number for each, and a map of the pixels to blame."""
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -37,6 +38,19 @@ class HeatMap:
     def excess(self) -> np.ndarray:
         """How much more surprising a pixel is than expected: 0 on average in images drawn."""
         return np.asarray(self.surprise - self.expected)
+
+    def smoothed(self, sigma: float = 1.5) -> np.ndarray:
+        """Return the excess as a mean over neighbours, under a normal window of `sigma` pixels.
+
+        Single pixels are surprising by chance everywhere; where something is wrong, many are.
+        """
+        from scipy.ndimage import gaussian_filter
+
+        if not 0 <= sigma < math.inf:
+            raise InputError(
+                f"expected sigma of 0 pixels or more, got {sigma!r}; 1 or 2 are good values"
+            )
+        return np.asarray(gaussian_filter(self.excess, (0, sigma, sigma)))
 
 
 class ImageDetector:

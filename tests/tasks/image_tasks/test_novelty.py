@@ -1,5 +1,6 @@
 """Unusual images: what is gathered of them, how it is judged, and the map of their pixels."""
 
+import math
 from typing import Any
 
 import numpy as np
@@ -11,6 +12,7 @@ from arcsm.errors import InputError
 from arcsm.images import ImageModel, ImageSettings
 from arcsm.tasks.images import ImageDetector
 from arcsm.tasks.images.judges import JUDGES, make_judge, vectors_of
+from arcsm.tasks.images.novelty import HeatMap
 from arcsm.tasks.images.statistics import Statistics, gather, middles
 
 from .small import level_probabilities, small_model
@@ -154,6 +156,22 @@ def test_input_that_does_not_fit_is_refused(model: ImageModel) -> None:
     with pytest.raises(InputError, match="two training images"):
         ImageDetector(model).fit(noise(1))
     assert set(JUDGES) >= {"nll", "h", "csm", "gaussian"}
+
+
+def test_a_smoothed_heat_map_is_a_mean_over_neighbours() -> None:
+    surprise = np.zeros((2, 33, 33))
+    surprise[0], surprise[1, 16, 16] = 3.0, 5.0
+    heat = HeatMap(surprise, np.ones_like(surprise))
+    np.testing.assert_allclose(heat.smoothed(0), heat.excess)
+    even, peak = heat.smoothed(2.0)
+    np.testing.assert_allclose(even, 2.0)
+    # A normal window of two pixels' width, whose images do not mix.
+    expected = 5 * np.exp(-(3**2) / (2 * 2.0**2)) / (2 * np.pi * 2.0**2) - 1
+    assert peak[16, 19] == pytest.approx(expected, abs=1e-3) == peak[13, 16]
+    assert peak.sum() == pytest.approx(5 - 33**2)
+    for wrong in (-1.0, math.nan, math.inf):
+        with pytest.raises(InputError, match="0 pixels or more"):
+            heat.smoothed(wrong)
 
 
 def test_the_heat_map_adds_up_to_the_likelihood_and_expects_the_entropy() -> None:
