@@ -105,7 +105,8 @@ def flow_up(
 
 def _can_fuse(family: Family, points: Tensor) -> TypeGuard[HeadFamily]:
     """Say whether the flow is one kernel on a GPU, which knows no gradients."""
-    return points.is_cuda and isinstance(family, HeadFamily) and not torch.is_grad_enabled()
+    there = points.is_cuda and points.numel() > 0  # of no points there is nothing to launch
+    return there and isinstance(family, HeadFamily) and not torch.is_grad_enabled()
 
 
 def _in_pieces(

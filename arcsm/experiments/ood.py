@@ -61,8 +61,6 @@ NAMES = {
 _PAPER = {"svhn": 0.68, "constant": 0.57, "uniform": 0.95}
 _GOALS = {"svhn": 0.90, "constant": 0.95, "uniform": 0.995}
 _GOAL_OF_H = 0.73
-# Whose speed is measured where images take seconds.
-_SLOW = ("nll", "h", "neighbours")
 
 
 def pieces(settings: Settings) -> Sequence[Piece]:
@@ -175,8 +173,7 @@ def _speeds(
         levels = tuple(settings["levels"])
         with limited_threads(2):
             known = gather(own, train[:4], levels=levels)
-            # Others differ in next to nothing but the passes, which they share with these.
-            for method in methods if where == "device" else set(methods) & set(_SLOW):
+            for method in methods:
                 detector = ImageDetector(own, method, levels=levels).fit_statistics(known)
                 detector.score(images[:1])
                 synchronise(device)

@@ -63,6 +63,14 @@ def test_densities_are_those_of_the_cpu() -> None:
         torch.testing.assert_close(there.cpu(), here, rtol=1e-9, atol=1e-9)
 
 
+@torch.no_grad()
+def test_no_points_are_carried_nowhere() -> None:
+    head = bumpy_head(torch.float32).cuda()
+    for rows, points in ((0, 3), (2, 0)):
+        family, x = head.family(torch.zeros(rows, 8).cuda()), torch.zeros(rows, points).cuda()
+        assert flow_up(family, x, LEVELS)[0].shape == flow_down(family, x, LEVELS).shape == x.shape
+
+
 def test_gradients_go_through_the_eager_flow() -> None:
     head = bumpy_head(torch.float64).cuda()
     context = normal(4, 8, seed=54).cuda().requires_grad_()
