@@ -8,9 +8,9 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from arcsm.cli import image_options
 from arcsm.cli.kinds import SYNTAX, parse_kinds
 from arcsm.cli.options import (
-    Data,
     Device,
     Json,
     Quiet,
@@ -21,6 +21,7 @@ from arcsm.cli.options import (
     model_directory,
     prose,
 )
+from arcsm.cli.pictures import find_pictures
 from arcsm.cli.shell import check_save, writing
 from arcsm.cli.sources import Source
 from arcsm.cli.together import in_order, speaks
@@ -38,19 +39,24 @@ _LEARN = "What is normal"
 
 _FIRST = 1000  # rows of DATA that are looked at before the training
 
-HELP = prose("""Say of each row of DATA how unusual it is beside the rows of --train.
+HELP = prose("""Say of each row of DATA, or of each picture, how unusual it is beside --train.
 
 A higher outlier_score is more unusual; outlier says whether the row is beyond the threshold. With
 --explain each outlier gets the surprise of its columns given the others, in nats, and the name of
 the most surprising one. DATA needs the columns of --train, in any order; other columns are left
 alone. A category never seen before makes a row unusual; a missing value is an error.
 
-Without --train, --model names a directory that --save wrote before.""")
+Without --train, --model names a directory that --save wrote before.
+
+Where DATA are images, --model names a model of images, and --train images that are normal: those it
+was trained on, or others like them. --heat writes a picture of each outlier with the places to
+blame.""")
 EXAMPLES = examples(
     "arcsm detect new.csv --train normal.csv -o scores.csv",
     "arcsm detect new.csv --train normal.csv --explain --keep id -o scores.csv",
     "arcsm detect new.csv --train normal.csv --save detector -o scores.csv",
     "arcsm detect newer.csv --model detector -o scores.csv",
+    "arcsm detect photos --model faces --train normal.zip --heat blame -o scores.csv",
 )
 
 
@@ -60,13 +66,13 @@ def add_to(app: typer.Typer) -> None:
 
 
 def detect(
-    data: Data,
+    data: image_options.AnyData,
     train: Annotated[
         str | None,
         typer.Option(
             "--train",
-            metavar="TABLE",
-            help="Rows that are normal, all or nearly all of them: a file or a data set like DATA.",
+            metavar="DATA",
+            help="Rows or images that are normal, all or nearly all of them.",
             show_default=False,
             rich_help_panel=_LEARN,
         ),
@@ -76,7 +82,8 @@ def detect(
         typer.Option(
             "--model",
             metavar="DIR",
-            help="A directory that --save wrote, in the place of --train; or hf://OWNER/NAME.",
+            help="A directory that --save wrote, in the place of --train; or, for images, one that"
+            " `arcsm train` wrote. Also hf://OWNER/NAME and, of digits, arcsm:digits.",
             show_default=False,
             callback=model_directory,
             rich_help_panel=_LEARN,
@@ -139,11 +146,61 @@ def detect(
             "--max-steps", metavar="N", min=1, help="Train no further.", rich_help_panel=_LEARN
         ),
     ] = None,
+    method: Annotated[
+        str | None,
+        typer.Option(
+            "--method",
+            metavar="NAME",
+            help="neighbours, gaussian, mixture, typicality, nll, h, csm or csm-typicality."
+            "  \\[default: neighbours; of a model by likelihood, typicality]",
+            show_default=False,
+            rich_help_panel=image_options.IMAGES,
+        ),
+    ] = None,
+    heat: Annotated[
+        Path | None,
+        typer.Option(
+            "--heat",
+            metavar="DIR",
+            help="Write each outlier beside a map of what is surprising in it to a new folder.",
+            show_default=False,
+            rich_help_panel=image_options.IMAGES,
+        ),
+    ] = None,
     device: Device = "cpu",
     quiet: Quiet = False,
     as_json: Json = False,
 ) -> None:
     """Learn what is normal or load it, then score and write rows in chunks."""
+    pictures = find_pictures(data)
+    if pictures is not None:
+        of_tables: dict[str, object] = {
+            "--explain": explain or None,
+            "--keep": keep,
+            "--contamination": contamination,
+            "--columns": columns,
+            "--drop": drop,
+            "--save": save,
+            "--max-seconds": max_seconds,
+            "--max-steps": max_steps,
+        }
+        image_options.refuse(of_tables, "images", "tables", data)
+        from arcsm.cli.detect_images import detect_images
+
+        detect_images(
+            pictures,
+            model=model,
+            train=train,
+            output=output,
+            method=method,
+            heat=heat,
+            seed=seed,
+            device=device,
+            voice=Voice(quiet=quiet, as_json=as_json),
+            as_json=as_json,
+        )
+        return
+    image_options.refuse({"--method": method, "--heat": heat}, "tables", "images", data)
     if (train is None) == (model is None):
         got = "neither" if train is None else "both"
         raise InputError(f"expected --train TABLE or --model DIR, got {got}; give one of them")

@@ -10,7 +10,7 @@ from arcsm.cli.image_options import ImageTraining, Preparation
 from arcsm.cli.options import Voice
 from arcsm.cli.pictures import Pictures, by_options
 from arcsm.cli.runs import check_places, told_how_to_resume
-from arcsm.cli.shell import check_place, check_writable, writing
+from arcsm.cli.shell import check_new_folder, check_place, check_writable, writing
 from arcsm.cli.together import refuse_several, speaks
 from arcsm.errors import InputError
 
@@ -167,7 +167,7 @@ def sample_images(
         check_writable(grid)
         check_apart(grid, directory, None)
     if each is not None:
-        _check_new_folder(each)
+        check_new_folder(each, "--each")
         check_apart(each, directory, None)
     if (steps, step_size) != (None, None) and method not in ("auto", "langevin"):
         raise InputError(
@@ -310,12 +310,3 @@ def _held_out_bits(model: "ImageModel", images: "Images") -> tuple[float, int] |
         return None
     mean = float(model.bits_per_dim(images.pixels[some]).mean())
     return (mean, len(some)) if math.isfinite(mean) else None
-
-
-def _check_new_folder(path: Path) -> None:
-    check_place(path)
-    if path.exists() and (not path.is_dir() or any(path.iterdir())):
-        raise InputError(
-            f"expected a new folder for --each, got {str(path)!r}, which is there already; choose"
-            " another one"
-        )

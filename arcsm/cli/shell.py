@@ -150,6 +150,16 @@ def check_place(path: Path) -> None:
         ) from error
 
 
+def check_new_folder(path: Path, option: str) -> None:
+    """Refuse a folder that is there already and has something in it."""
+    check_place(path)
+    if path.exists() and (not path.is_dir() or any(path.iterdir())):
+        raise InputError(
+            f"expected a new folder for {option}, got {str(path)!r}, which is there already; choose"
+            " another one"
+        )
+
+
 def check_save(save: Path) -> None:
     """Refuse a place of --save that must not or could not become the directory of a model."""
     refuse_shipped_name(save)

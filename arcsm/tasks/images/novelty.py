@@ -3,6 +3,7 @@
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -21,6 +22,8 @@ METHODS = ("auto", *JUDGES)
 DEFAULT = "neighbours"
 # Training images that are compared with: more of them hardly change what is usual.
 _REFERENCE = 5000
+# Of fewer there are no two halves to be compared with each other.
+_FEWEST = 4
 
 
 @dataclass(frozen=True, eq=False)
@@ -84,8 +87,9 @@ class ImageDetector:
             )
         self.model, self.method, self.seed = model, method, seed
         self.levels = _levels_of(model) if levels is None else _checked_levels(levels, model)
-        self._judge: Judge = make_judge(method, sigma=sigma, seed=seed)
-        self._fitted = False
+        self._new_judge = partial(make_judge, method, sigma=sigma, seed=seed)
+        self._judge: Judge = self._new_judge()
+        self._fitted, self._usual = False, np.empty(0)
 
     def fit(self, train: Images | np.ndarray) -> "ImageDetector":
         """Take from training images what others are compared with; 5,000 of them, if there are."""
@@ -113,7 +117,26 @@ class ImageDetector:
         """Do what `fit` does, with statistics of training images."""
         self._judge.learn(train)
         self._fitted = True
+        # What images like them score when they are new: each half beside the other one.
+        halves = [train.some(slice(first, None, 2)) for first in range(2)]
+        if len(train) >= _FEWEST:
+            self._usual = np.concatenate(
+                [self._new_judge().learn(known).judge(new) for known, new in (halves, halves[::-1])]
+            )
         return self
+
+    def threshold(self, share: float = 0.01) -> float:
+        """Return the score that a `share` of images like those of `fit` is beyond."""
+        if not self._fitted:
+            self._refuse()
+        if not 0 < share < 1:
+            raise InputError(f"expected a share between 0 and 1, got {share!r}; correct it")
+        if len(self._usual) * share < 1:
+            raise InputError(
+                f"expected {math.ceil(1 / share)} training images or more to know what {share:.3g}"
+                f" of them is beyond, got {len(self._usual)}; pass more of them, or a larger share"
+            )
+        return float(np.quantile(self._usual, 1 - share))
 
     def score_statistics(self, images: Statistics) -> np.ndarray:
         """Do what `score` does, with statistics of images."""
@@ -127,12 +150,8 @@ class ImageDetector:
 
         For a model of exact levels that was trained by score matching.
         """
+        self.check_heat_map()
         chain: Any = self.model.density
-        if not isinstance(chain, ARCSM) or self.model.settings.noise != "fine":
-            raise InputError(
-                "expected a model trained by score matching with fine noise for a heat map, got"
-                f" {type(chain).__name__}; train one"
-            )
         pixels = self.model.checked(images)
         surprise = -self.model.log_prob_terms(pixels).sum(3)
         expected = np.empty(pixels.shape)
@@ -144,6 +163,15 @@ class ImageDetector:
             entropy = -(log_p.exp() * log_p).sum(1)
             expected[index] = entropy.cpu().numpy().reshape(self.model.shape)
         return HeatMap(surprise, expected.sum(3))
+
+    def check_heat_map(self) -> None:
+        """Refuse a model that can have no heat map."""
+        chain = self.model.density
+        if not isinstance(chain, ARCSM) or self.model.settings.noise != "fine":
+            raise InputError(
+                "expected a model trained by score matching with fine noise for a heat map, got"
+                f" {type(chain).__name__}; train one"
+            )
 
     def _refuse(self) -> None:
         raise InputError(

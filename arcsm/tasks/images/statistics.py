@@ -50,6 +50,12 @@ class Statistics:
     def __len__(self) -> int:
         return len(self.nll)
 
+    def some(self, which: slice) -> "Statistics":
+        """Return those of some of the images."""
+        parts = (self.nll, self.score, self.square, self.bend, self.product)
+        few = (None if part is None else part[which] for part in parts)
+        return Statistics(self.shape, self.levels, *few)  # type: ignore[arg-type]
+
 
 def gather(
     model: ImageModel,

@@ -158,6 +158,31 @@ def test_input_that_does_not_fit_is_refused(model: ImageModel) -> None:
     assert set(JUDGES) >= {"nll", "h", "csm", "gaussian"}
 
 
+def test_the_threshold_is_what_new_images_of_the_same_kind_score(model: ImageModel) -> None:
+    random = np.random.default_rng(3)
+
+    def drawn(n: int) -> Statistics:
+        return Statistics(SHAPE, (), random.standard_normal((n, 3)) * [1.0, 5.0, 0.2])
+
+    detector = ImageDetector(model, "typicality").fit_statistics(drawn(2000))
+    beyond = [
+        (detector.score_statistics(drawn(4000)) > detector.threshold(s)).mean()
+        for s in (0.01, 0.1, 0.5)
+    ]
+    np.testing.assert_allclose(beyond, [0.01, 0.1, 0.5], rtol=0.35)
+    # Of few images in many dimensions a density knows its own all too well: halves tell.
+    few = ImageDetector(model, "gaussian").fit_statistics(
+        Statistics(SHAPE, (), random.standard_normal((60, 20)))
+    )
+    new = few.score_statistics(Statistics(SHAPE, (), random.standard_normal((4000, 20))))
+    assert (new > few.threshold(0.1)).mean() < 0.2
+    for share, message in ((0.01, "100 training images or more"), (0.0, "between 0 and 1")):
+        with pytest.raises(InputError, match=message):
+            few.threshold(share)
+    with pytest.raises(InputError, match="call fit"):
+        ImageDetector(model).threshold()
+
+
 def test_a_smoothed_heat_map_is_a_mean_over_neighbours() -> None:
     surprise = np.zeros((2, 33, 33))
     surprise[0], surprise[1, 16, 16] = 3.0, 5.0
