@@ -5,7 +5,7 @@ size.
 """
 
 from collections.abc import Sequence
-from pathlib import Path
+from pathlib import Path, PurePosixPath
 from typing import TYPE_CHECKING, Annotated
 
 import typer
@@ -234,12 +234,24 @@ def _read(source: Path, model: "ImageModel") -> "tuple[Images, list[str]]":
             images = read_images(source)
         with open_pictures(source) as pictures:
             names = pictures.names()
+        _check_inside(names, source)
     if images.shape != model.shape:
         raise InputError(
             f"expected images of {in_words(model.shape)}, as the model was trained on, got"
             f" {in_words(images.shape)} in {str(source)!r}; pass others, or another model"
         )
     return images, names
+
+
+def _check_inside(names: Sequence[str], source: Path) -> None:
+    """Refuse names in a zip file that lead out of it: results are written under the same ones."""
+    for name in names:
+        path = PurePosixPath(name.replace("\\", "/"))
+        if path.is_absolute() or ".." in path.parts:
+            raise InputError(
+                f"expected names of pictures that stay within {str(source)!r}, got {name!r}; pack"
+                " them anew"
+            )
 
 
 def _check_output(output: Path, model: Path, source: Path, *, force: bool, folder: bool) -> None:

@@ -1,6 +1,7 @@
 """Noise removed and pictures completed on the command line."""
 
 import json
+import zipfile
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -144,3 +145,18 @@ def test_completions_stand_beside_what_was_known(
     for rows in ("0", "4", "most"):
         assert "--rows as half or a number from 1 to 3" in fails(*words, "--rows", rows)
     assert "rows" in json.loads(run(*words, "--json").stdout)
+
+
+@pytest.mark.parametrize(
+    "name", ["../out.png", "a/../../out.png", "/tmp/out.png", "a\\..\\out.png"]
+)
+def test_names_in_a_zip_that_lead_out_of_it_are_refused(
+    name: str, run: Run, model: Path, tmp_path: Path
+) -> None:
+    picture = draw(tmp_path / "noisy.png")
+    with zipfile.ZipFile(tmp_path / "in.zip", "w") as archive:
+        archive.write(picture, "good.png")
+        archive.writestr(zipfile.ZipInfo(name), picture.read_bytes())
+    result = run("denoise", tmp_path / "in.zip", tmp_path / "d" / "out", "--model", model, *PEPPER)
+    assert result.exit_code == 2 and "stay within" in result.stderr
+    assert not (tmp_path / "d").exists() and not (tmp_path / "out.png").exists()
