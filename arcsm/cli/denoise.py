@@ -5,6 +5,7 @@ size.
 """
 
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path, PurePosixPath
 from typing import TYPE_CHECKING, Annotated
 
@@ -118,10 +119,13 @@ def denoise(
     _check_output(output, model, source, force=force, folder=several)
     loaded = _load(model, device)
     images, names = _read(source, loaded)
+    targets = _targets(names)
+    if several:
+        _check_replaceable(output, targets)
     reporter = voice.reporter()
     with reporter.rows("denoising", len(images)) as advance:
         clean = denoise_images(loaded, images, corruption, how, seed=seed, progress=advance)
-    _write(output, clean, names if several else None)
+    _write(output, clean, targets if several else None)
     used = how.views_of(loaded)
     voice.say(
         f"Cleaned by {how.method}, views: {', '.join(used)}.",
@@ -164,13 +168,13 @@ def complete(
     voice = Voice(quiet=quiet, as_json=as_json)
     _check_output(output, model, source, force=force, folder=False)
     loaded = _load(model, device)
-    images, _ = _read(source, loaded)
     known = _rows(rows, loaded.shape[0])
+    images, _ = _read(source, loaded, known)
     reporter = voice.reporter()
     with reporter.rows("completing", len(images) * draws) as advance:
         drawn = complete_images(loaded, images.pixels[:, :known], draws, seed, progress=advance)
-    tops = images.pixels.copy()
-    tops[:, known:] = _GROUND
+    tops = np.full((len(images), *loaded.shape), _GROUND, np.uint8)
+    tops[:, :known] = images.pixels[:, :known]
     lines = np.concatenate([tops[:, None], drawn], 1)
     with writing(output, "nothing was written"):
         save_picture(output, picture_grid(lines.reshape(-1, *loaded.shape), columns=draws + 1))
@@ -210,9 +214,13 @@ def _load(directory: Path, device: str) -> "ImageModel":
     return load(directory, device)
 
 
-def _read(source: Path, model: "ImageModel") -> "tuple[Images, list[str]]":
-    """Return pictures of the size of the model, and their names; nothing is cut or scaled."""
-    from arcsm.cli.pictures import by_options
+def _read(
+    source: Path, model: "ImageModel", known: int | None = None
+) -> "tuple[Images, list[str]]":
+    """Return pictures of the size of the model, and their names; nothing is cut or scaled.
+
+    Their upper `known` rows alone will do as well.
+    """
     from arcsm.data import Images, read_images
     from arcsm.data.images import WHOLE
     from arcsm.data.images.decode import as_array, decode, quiet_decoders
@@ -230,12 +238,18 @@ def _read(source: Path, model: "ImageModel") -> "tuple[Images, list[str]]":
             ) from error
         images, names = Images(pixels, None, source.name, WHOLE), [source.name]
     else:
-        with by_options():
+        try:
             images = read_images(source)
+        except InputError as error:  # which tells of ways to change them
+            problem = str(error).split("; ")[0]
+            raise InputError(f"{problem}; convert such pictures, or leave them out") from error
         with open_pictures(source) as pictures:
             names = pictures.names()
         _check_inside(names, source)
-    if images.shape != model.shape:
+    height, width, channels = model.shape
+    if channels == 1 and bool((images.pixels == images.pixels[..., :1]).all()):
+        images = replace(images, pixels=images.pixels[..., :1])  # grey, saved as if in colour
+    if images.shape not in (model.shape, (known or height, width, channels)):
         raise InputError(
             f"expected images of {in_words(model.shape)}, as the model was trained on, got"
             f" {in_words(images.shape)} in {str(source)!r}; pass others, or another model"
@@ -269,7 +283,6 @@ def _check_output(output: Path, model: Path, source: Path, *, force: bool, folde
                 f"expected a folder for the pictures of {str(source)!r}, got the file"
                 f" {str(output)!r}; choose another output"
             )
-        _check_replaceable(output, source)
         check_place(output)
     else:
         if output.suffix.lower() != ".png":
@@ -277,34 +290,43 @@ def _check_output(output: Path, model: Path, source: Path, *, force: bool, folde
                 f"expected an output that ends in .png, got {str(output)!r}; change it"
             )
         check_writable(output)
-    check_apart(output, model, str(source))
-
-
-def _check_replaceable(output: Path, source: Path) -> None:
-    """Refuse a folder that has more in it than pictures, or the very ones to be cleaned."""
-    if not output.is_dir():
-        return
-    others = [path for path in output.rglob("*") if path.is_file() and path.suffix != ".png"]
-    if others or source.resolve().is_relative_to(output.resolve()):
-        what = f"{others[0].name!r} in it" if others else "IN within it"
+    place, origin = output.resolve(), source.resolve()
+    # What lies in IN would be read as pictures to be cleaned the next time.
+    if place == origin or place in origin.parents or origin in place.parents:
         raise InputError(
-            f"expected a folder of .png files alone to be replaced, got {str(output)!r} with"
-            f" {what}; choose another output"
+            f"expected an OUT apart from IN, got {str(output)!r} and {str(source)!r}; choose"
+            " another output"
         )
+    check_apart(output, model, None)
 
 
-def _write(output: Path, clean: "np.ndarray", names: Sequence[str] | None) -> None:
-    """Write one picture, or a folder of them under the names they came with."""
+def _check_replaceable(output: Path, targets: Sequence[str]) -> None:
+    """Refuse a folder with more in it than what will be written anew."""
+    kept = {Path(name) for name in targets}
+    for path in sorted(output.rglob("*")) if output.is_dir() else ():
+        if path.is_file() and path.relative_to(output) not in kept:
+            raise InputError(
+                "expected a folder with nothing in it but former results to be replaced, got"
+                f" {str(output)!r} with {path.name!r} in it; choose another output"
+            )
+
+
+def _targets(names: Sequence[str]) -> list[str]:
+    """Return the names of results: those the pictures came with, as .png files."""
+    targets = [str(Path(name).with_suffix(".png")) for name in names]
+    clash = len(set(targets)) < len(targets)  # a.jpg beside a.png
+    return [f"{name}.png" for name in names] if clash else targets
+
+
+def _write(output: Path, clean: "np.ndarray", targets: Sequence[str] | None) -> None:
+    """Write one picture, or a folder of them."""
     from arcsm.files import atomic_directory
     from arcsm.plots.pictures import save_picture
 
     with writing(output, "nothing was written"):
-        if names is None:
+        if targets is None:
             save_picture(output, clean[0])
             return
-        targets = [str(Path(name).with_suffix(".png")) for name in names]
-        if len(set(targets)) < len(targets):  # a.jpg beside a.png
-            targets = [f"{name}.png" for name in names]
         with atomic_directory(output) as folder:
             for name, image in zip(targets, clean, strict=True):
                 (folder / name).parent.mkdir(parents=True, exist_ok=True)

@@ -167,11 +167,15 @@ def detect(
             rich_help_panel=image_options.IMAGES,
         ),
     ] = None,
+    size: image_options.Size = None,
+    channels: image_options.Channels = None,
+    skip_unreadable: image_options.SkipUnreadable = False,
     device: Device = "cpu",
     quiet: Quiet = False,
     as_json: Json = False,
 ) -> None:
     """Learn what is normal or load it, then score and write rows in chunks."""
+    how = image_options.Preparation(size, channels, skip_unreadable)
     pictures = find_pictures(data)
     if pictures is not None:
         of_tables: dict[str, object] = {
@@ -189,6 +193,7 @@ def detect(
 
         detect_images(
             pictures,
+            how,
             model=model,
             train=train,
             output=output,
@@ -200,7 +205,8 @@ def detect(
             as_json=as_json,
         )
         return
-    image_options.refuse({"--method": method, "--heat": heat}, "tables", "images", data)
+    of_images = {"--method": method, "--heat": heat, **how.told()}
+    image_options.refuse(of_images, "tables", "images", data)
     if (train is None) == (model is None):
         got = "neither" if train is None else "both"
         raise InputError(f"expected --train TABLE or --model DIR, got {got}; give one of them")

@@ -23,6 +23,7 @@ _SHARE = 0.01
 
 def detect_images(
     source: Pictures,
+    how: Preparation,
     *,
     model: Path | None,
     train: str | None,
@@ -60,11 +61,19 @@ def detect_images(
     out = RowsOut(output, model=model, data=source.told, as_json=as_json)
     if heat is not None:
         check_new_folder(heat, "--heat")
-        check_apart(heat, model, source.told)
+        check_apart(heat, model, None)
+        for pictures in (source, normal):
+            if pictures.name is None and heat.resolve().is_relative_to(
+                Path(pictures.told).resolve()
+            ):
+                raise InputError(
+                    f"expected --heat apart from the pictures, got {str(heat)!r} within"
+                    f" {pictures.told!r}; choose another folder"
+                )
     detector = ImageDetector(load(model, device), method or "auto", seed=seed)
     if heat is not None:
         detector.check_heat_map()
-    how, reporter = Preparation(), voice.reporter()
+    reporter = voice.reporter()
     with reporter.stage("reading"):
         images = read_for(detector.model, source, how)
         known = read_for(detector.model, normal, how)

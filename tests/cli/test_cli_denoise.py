@@ -92,7 +92,7 @@ def test_what_is_there_is_not_overwritten_unasked(
     folder = tmp_path / "pictures"
     draw(folder / "noisy" / "one.png")
     line = fails("denoise", folder / "noisy", folder, "--model", model, *PEPPER, "--force")
-    assert "IN within it" in line and (folder / "noisy" / "one.png").exists()
+    assert "an OUT apart from IN" in line and (folder / "noisy" / "one.png").exists()
 
 
 def test_bad_input_is_one_sentence(fails: Run, model: Path, csv: Path, tmp_path: Path) -> None:
@@ -160,3 +160,60 @@ def test_names_in_a_zip_that_lead_out_of_it_are_refused(
     result = run("denoise", tmp_path / "in.zip", tmp_path / "d" / "out", "--model", model, *PEPPER)
     assert result.exit_code == 2 and "stay within" in result.stderr
     assert not (tmp_path / "d").exists() and not (tmp_path / "out.png").exists()
+
+
+def test_pictures_that_are_not_results_are_not_replaced(
+    run: Run, model: Path, tmp_path: Path
+) -> None:
+    noisy, out = tmp_path / "noisy", tmp_path / "out"
+    draw(noisy / "a.png")
+    words = ("denoise", noisy, out, "--model", model, *PEPPER, "--force")
+    assert run(*words).exit_code == 0 and run(*words).exit_code == 0
+    holiday = draw(out / "holiday.png")
+    result = run(*words)
+    assert result.exit_code == 2 and "with 'holiday.png' in it" in result.stderr
+    assert holiday.exists()
+
+
+@pytest.mark.parametrize("command", ["denoise", "complete"])
+def test_results_do_not_lie_among_what_they_are_made_of(
+    command: str, run: Run, model: Path, tmp_path: Path
+) -> None:
+    noisy = tmp_path / "noisy"
+    draw(noisy / "a.png")
+    out = noisy / "clean" if command == "denoise" else noisy / "ends.png"
+    options = PEPPER if command == "denoise" else ("--rows", 2)
+    result = run(command, noisy, out, "--model", model, *options)
+    assert result.exit_code == 2 and "an OUT apart from IN" in result.stderr and not out.exists()
+
+
+def test_advice_is_what_can_be_done(run: Run, model: Path, tmp_path: Path) -> None:
+    draw(tmp_path / "sizes" / "a.png")
+    draw(tmp_path / "sizes" / "b.png", (6, 7))
+    draw(tmp_path / "bad" / "a.png")
+    (tmp_path / "bad" / "b.png").write_bytes(b"no picture")
+    for name, problem in (("sizes", "one size"), ("bad", "whole image in 'b.png'")):
+        result = run("denoise", tmp_path / name, tmp_path / "out", "--model", model, *PEPPER)
+        assert result.exit_code == 2 and problem in result.stderr
+        assert "; convert such pictures, or leave them out" in result.stderr
+        assert "--size" not in result.stderr and "--skip" not in result.stderr
+
+
+def test_grey_that_was_saved_in_colour_is_grey(run: Run, model: Path, tmp_path: Path) -> None:
+    plain = draw(tmp_path / "plain.png")
+    with Image.open(plain) as picture:
+        picture.convert("RGB").save(tmp_path / "colour.png")
+    for name in ("plain", "colour"):
+        words = (tmp_path / f"{name}.png", tmp_path / f"{name}-out.png")
+        assert run("denoise", *words, "--model", model, *PEPPER).exit_code == 0
+    assert np.array_equal(*(opened(tmp_path / f"{name}-out.png") for name in ("plain", "colour")))
+
+
+def test_the_known_rows_alone_can_be_completed(run: Run, model: Path, tmp_path: Path) -> None:
+    whole = draw(tmp_path / "whole.png")
+    Image.fromarray(opened(whole)[:2]).save(tmp_path / "half.png")
+    for name in ("whole", "half"):
+        words = (tmp_path / f"{name}.png", tmp_path / f"{name}-ends.png", "--rows", "half")
+        result = run("complete", *words, "--model", model)
+        assert result.exit_code == 0, result.output
+    assert np.array_equal(*(opened(tmp_path / f"{name}-ends.png") for name in ("whole", "half")))

@@ -124,4 +124,6 @@ def test_what_does_not_fit_is_refused_before_anything_is_written(
     assert "new folder for --heat" in line(normal, *both, "--heat", full)
     words = ("--model", likelihood, "--train", normal)
     assert "fine noise for a heat map" in line(normal, *words, "--heat", heat)
+    assert "--heat apart from the pictures" in line(normal, *both, "--heat", normal / "heat")
+    assert "got --size, which is for images" in line(table, "--train", table, "--size", 4)
     assert "nothing there" in line(tmp_path / "nosuch", *both)

@@ -93,7 +93,7 @@ def test_what_is_made_of_the_pieces(raw: dict[str, Any]) -> None:
     assert all(one.interval is not None and one.n == 48 for one in areas)
     said = verdicts(SMOKE, found)
     assert "chosen on other pairs" in said[0].text and said[0].holds is None
-    assert "-h at σ = 0.05" in said[1].text and "Over all noise levels" in said[1].text
+    assert "-h at σ = 0.05" in said[1].text and "Over all levels" in said[1].text
     assert "maximum likelihood" in said[-1].text
     assert set(figures(SMOKE, raw)) == {"auroc-squares", "heat-squares"}
 

@@ -22,6 +22,7 @@ from arcsm.images.cells import HIGHEST
 from arcsm.images.settings import PAPER_RANGE
 
 _SALT_AND_PEPPER, _GAUSSIAN = "salt-and-pepper", "gaussian"
+_MOST_TOGETHER = 8
 
 
 def salt_and_pepper(pixels: np.ndarray, share: float, rng: np.random.Generator) -> np.ndarray:
@@ -30,6 +31,7 @@ def salt_and_pepper(pixels: np.ndarray, share: float, rng: np.random.Generator) 
     Channels of a pixel are spoiled apart from one another.
     """
     _check_share(share)
+    _check_levels(pixels)
     where = rng.random(pixels.shape) < share
     instead = rng.integers(0, 2, pixels.shape, dtype=np.uint8) * np.uint8(HIGHEST)
     return np.where(where, instead, pixels)
@@ -41,6 +43,7 @@ def gaussian(pixels: np.ndarray, sigma: float, rng: np.random.Generator) -> np.n
     `sigma` is its deviation for pixels from −1 to 1, so that the values returned have half of it.
     """
     _check_sigma(sigma)
+    _check_levels(pixels)
     noise = rng.standard_normal(pixels.shape) * (sigma / PAPER_RANGE)
     return (pixels / HIGHEST + noise).astype(np.float32)
 
@@ -115,8 +118,11 @@ class Gaussian(Corruption):
 
     @property
     def finest(self) -> int:
-        """Levels that lie closer than σ/8 can hardly be told apart by what is observed."""
-        return max(1, math.floor(self.scale * HIGHEST / 8))
+        """Levels closer than σ/8 can hardly be told apart by what is observed.
+
+        Within such a run the model knows more than its middle says: so they are few, in any noise.
+        """
+        return min(_MOST_TOGETHER, max(1, math.floor(self.scale * HIGHEST / 8)))
 
     def apply(self, pixels: np.ndarray, rng: np.random.Generator) -> np.ndarray:
         """Return images as they would be in a file: rounded, and cut off at black and white."""
@@ -167,6 +173,12 @@ def parse_noise(told: str) -> Corruption:
     return found
 
 
+def _check_levels(pixels: np.ndarray) -> None:
+    if not isinstance(pixels, np.ndarray) or pixels.dtype != np.uint8:
+        got = getattr(pixels, "dtype", type(pixels).__name__)
+        raise InputError(f"expected images as uint8 arrays to spoil, got {got}; convert them")
+
+
 def _check_share(share: float) -> None:
     if not _is_number(share) or not 0 < share < 1:
         raise InputError(
@@ -183,4 +195,4 @@ def _check_sigma(sigma: float) -> None:
 
 
 def _is_number(value: object) -> bool:
-    return isinstance(value, (int, float)) and not isinstance(value, bool)
+    return isinstance(value, (int, float, np.integer, np.floating)) and not isinstance(value, bool)

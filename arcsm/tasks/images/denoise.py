@@ -2,11 +2,13 @@
 
 | method | what a scalar becomes | what is used of the image |
 |---|---|---|
-| mean, map, draw | mean, top or draw of the exact posterior of its level | scalars before it |
+| mean, map, draw | mean, top or draw of its level's posterior (exact¹) | scalars before it |
 | …with several views | the same, of the pooled views (see `posterior`) | all of it, approximately |
 | particles | mean of draws from the posterior (see `particles`) | all, up to `lag` rows below |
 | langevin | the paper's: Langevin dynamics from where it is | scalars before it |
 | single-step | the paper's: x̃ + σ² s(x̃, σ), Gaussian noise alone | scalars before it |
+
+¹ Under Gaussian noise levels closer than σ/8, eight at most, are taken for one.
 
 The first four know the noise; Langevin dynamics does not. Means have the least square error, draws
 look most like images.
@@ -42,6 +44,8 @@ from arcsm.tasks.images.posterior import (
 METHODS = ("auto", *ESTIMATES, "particles", "langevin", "single-step")
 # From this σ on, of pixels from −1 to 1, means of one scalar after another are no good contexts.
 _STRONG = 0.3
+# Deviations of noise beyond black and white that no scalar of any image is.
+_FARTHEST = 10.0
 # Numbers that are kept at one time, on a CPU and on a GPU.
 _NUMBERS, _NUMBERS_ON_GPU = 2**26, 2**30
 
@@ -92,7 +96,7 @@ class Denoising:
                 )
         for name, least in (("particles", 1), ("lag", 0), ("langevin_steps", 1)):
             value = getattr(self, name)
-            if value is not None and (not _is_whole(value) or value < least):
+            if value is not None and not _is_whole(value, least):
                 raise InputError(f"expected {name} of {least} or more, got {value!r}; correct it")
         for name in ("langevin_step_size", "langevin_start", "langevin_end"):
             value = getattr(self, name)
@@ -131,6 +135,7 @@ def denoise_images(
     level/255 that are neither. All but the paper's methods need a model of exact levels (noise
     "fine", trained by score matching). `progress` is called with the number of further images.
     """
+    _check_arguments(model, noise, how, seed, batch_size)
     how = (how or Denoising()).suited_to(noise)
     if how.method == "single-step" and not isinstance(noise, Gaussian):
         raise InputError(
@@ -251,7 +256,35 @@ def _checked(model: ImageModel, noisy: Images | np.ndarray, noise: Corruption) -
     model.checked(np.zeros(pixels.shape, np.uint8))
     if not np.isfinite(pixels).all():
         raise InputError("expected finite pixels, got some that are not; leave these images out")
+    assert isinstance(noise, Gaussian)
+    farthest = float(np.abs(pixels - 0.5).max(initial=0.0)) - 0.5
+    if farthest > _FARTHEST * noise.scale:
+        raise InputError(
+            f"expected floats of level/255, from 0 to 1 but for noise of {noise}, got some from"
+            f" {pixels.min():g} to {pixels.max():g}; divide levels by 255"
+        )
     return pixels
+
+
+def _check_arguments(
+    model: object, noise: object, how: object, seed: object, batch_size: object
+) -> None:
+    """Refuse what is of another kind than is asked for."""
+    for name, value, kind, instead in (
+        ("model", model, ImageModel, "load it by ImageModel.load"),
+        ("noise", noise, Corruption, "Gaussian(0.6) or SaltAndPepper(0.1) for instance"),
+        ("how", how, (Denoising, type(None)), "Denoising('mean') for instance"),
+    ):
+        if not isinstance(value, kind):
+            known = kind[0] if isinstance(kind, tuple) else kind
+            raise InputError(
+                f"expected {name} as a {known.__name__}, got {type(value).__name__}; {instead}"
+            )
+    if not _is_whole(seed) or (batch_size is not None and not _is_whole(batch_size, 1)):
+        raise InputError(
+            "expected a whole number for seed and, of 1 or more, for batch_size, got"
+            f" {seed!r} and {batch_size!r}; correct them"
+        )
 
 
 def _chain(model: ImageModel, how: Denoising) -> ARCSM:
@@ -271,5 +304,6 @@ def _chain(model: ImageModel, how: Denoising) -> ARCSM:
     return density
 
 
-def _is_whole(value: object) -> bool:
-    return isinstance(value, int) and not isinstance(value, bool)
+def _is_whole(value: object, least: float = -math.inf) -> bool:
+    whole = isinstance(value, (int, np.integer)) and not isinstance(value, bool)
+    return whole and value >= least  # type: ignore[operator]

@@ -38,7 +38,7 @@ def usual_views(model: ImageModel) -> tuple[str, ...]:
 
 def check_views(views: Sequence[str]) -> tuple[str, ...]:
     """Refuse views that there are none of, or that come twice."""
-    told = tuple(views)
+    told = (views,) if isinstance(views, str) else tuple(map(str, views))
     if not told or not set(told) <= set(VIEWS) or len(set(told)) < len(told):
         raise InputError(
             f"expected views among {', '.join(VIEWS)}, each once, got {', '.join(told) or 'none'};"

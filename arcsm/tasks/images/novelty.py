@@ -77,6 +77,11 @@ class ImageDetector:
             raise InputError(
                 f"expected a method among {', '.join(METHODS)}, got {method!r}; choose one of these"
             )
+        if not isinstance(model, ImageModel):
+            raise InputError(
+                f"expected a model of images, got {type(model).__name__}; load it by"
+                " ImageModel.load"
+            )
         scored = isinstance(model.density, ARCSM)
         if method == "auto":
             method = DEFAULT if scored else "typicality"

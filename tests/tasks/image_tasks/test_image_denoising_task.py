@@ -353,6 +353,41 @@ def test_images_that_do_not_fit_are_refused(model: ImageModel) -> None:
         denoise_images(model, image(1, 2, 3), noise, Denoising("single-step"))
 
 
+def test_the_mean_is_bayes_mean_under_any_noise(model: ImageModel) -> None:
+    """Levels that are taken together are few, so that the model's say within them counts."""
+    assert [Gaussian(sigma).finest for sigma in (0.01, 0.1, 0.3, 0.6, 10.0)] == [1, 1, 4, 8, 8]
+    prior = level_probabilities(model, [])
+    for sigma in (0.6, 2.0, 10.0):
+        noise = Gaussian(sigma)
+        off = (LEVELS - 61) / (255 * noise.scale)
+        expected = bayes(prior, np.exp(-(off**2) / 2)) @ LEVELS
+        how = Denoising("mean", views=["none"])
+        noisy = np.full((1, 1, 3, 1), 61 / 255, np.float32)
+        found = denoise_images(model, noisy, noise, how)
+        assert abs(float(found[0, 0, 0, 0]) - expected) < 2
+
+
+def test_what_is_of_another_kind_is_refused(model: ImageModel) -> None:
+    noisy, noise = image(1, 2, 3), SaltAndPepper(0.1)
+    wrong: list[tuple[tuple[Any, ...], dict[str, Any], str]] = [
+        ((None, noisy, noise), {}, "model as a ImageModel, got NoneType"),
+        ((model, noisy, "gaussian:0.6"), {}, "noise as a Corruption, got str"),
+        ((model, noisy, noise, "mean"), {}, "how as a Denoising, got str"),
+        ((model, noisy, noise), {"batch_size": 0}, "whole number for seed"),
+        ((model, noisy, noise), {"seed": 1.5}, "whole number for seed"),
+        ((model, image(0, 9, 255).astype(np.float32), Gaussian(0.6)), {}, "divide levels by 255"),
+    ]
+    for arguments, options, message in wrong:
+        with pytest.raises(InputError, match=message):
+            denoise_images(*arguments, **options)
+    for spoil in (noise.apply, Gaussian(0.5).apply):
+        with pytest.raises(InputError, match="uint8 arrays to spoil"):
+            spoil(noisy / 255, np.random.default_rng(0))
+    assert Gaussian(np.float32(0.5)).finest == 7 and Denoising(particles=np.int64(3))
+    with pytest.raises(InputError, match="got leftright;"):
+        Denoising(views="leftright")
+
+
 def test_the_paper_s_noise_has_the_paper_s_methods_alone() -> None:
     fine = small_model()
     chain: Any = ARCSM.made(
