@@ -175,19 +175,18 @@ def detect(
     as_json: Json = False,
 ) -> None:
     """Learn what is normal or load it, then score and write rows in chunks."""
+    learning: dict[str, object] = {
+        "--contamination": contamination,
+        "--columns": columns,
+        "--drop": drop,
+        "--save": save,
+        "--max-seconds": max_seconds,
+        "--max-steps": max_steps,
+    }
     how = image_options.Preparation(size, channels, skip_unreadable)
     pictures = find_pictures(data)
     if pictures is not None:
-        of_tables: dict[str, object] = {
-            "--explain": explain or None,
-            "--keep": keep,
-            "--contamination": contamination,
-            "--columns": columns,
-            "--drop": drop,
-            "--save": save,
-            "--max-seconds": max_seconds,
-            "--max-steps": max_steps,
-        }
+        of_tables = {"--explain": explain or None, "--keep": keep, **learning}
         image_options.refuse(of_tables, "images", "tables", data)
         from arcsm.cli.detect_images import detect_images
 
@@ -210,14 +209,6 @@ def detect(
     if (train is None) == (model is None):
         got = "neither" if train is None else "both"
         raise InputError(f"expected --train TABLE or --model DIR, got {got}; give one of them")
-    learning = {
-        "--contamination": contamination,
-        "--columns": columns,
-        "--drop": drop,
-        "--save": save,
-        "--max-seconds": max_seconds,
-        "--max-steps": max_steps,
-    }
     idle = [name for name, value in learning.items() if value is not None]
     if model is not None and idle:
         raise InputError(
