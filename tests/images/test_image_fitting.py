@@ -117,7 +117,10 @@ def test_stages_are_told_of_as_one_training() -> None:
     assert [state.done for state in told] == pytest.approx([i / 10 for i in range(1, 11)])
     assert all(one.seconds <= other.seconds for one, other in itertools.pairwise(told))
     history = model.history
-    assert history is not None and history.steps == 20 and len(history.validation) == 10
+    assert history is not None and history.steps == history.best_step == 20
+    for curve in (history.training, history.validation):
+        assert [step for step, _ in curve] == list(range(2, 21, 2))
+    assert [loss for _, loss in history.training] == [state.loss for state in told]
 
 
 def test_units_are_those_of_all_pixels_together() -> None:
