@@ -16,6 +16,8 @@ D' = −(κ − 1), and with e = 1 − r is then
 import itertools
 import math
 from collections.abc import Callable, Iterable, Iterator
+from functools import cache
+from importlib.util import find_spec
 from typing import TypeGuard
 
 import torch
@@ -106,7 +108,14 @@ def flow_up(
 def _can_fuse(family: Family, points: Tensor) -> TypeGuard[HeadFamily]:
     """Say whether the flow is one kernel on a GPU, which knows no gradients."""
     there = points.is_cuda and points.numel() > 0  # of no points there is nothing to launch
-    return there and isinstance(family, HeadFamily) and not torch.is_grad_enabled()
+    fusable = isinstance(family, HeadFamily) and not torch.is_grad_enabled()
+    return there and fusable and _has_triton()
+
+
+@cache
+def _has_triton() -> bool:
+    """Say whether kernels can be compiled; torch comes without Triton on some systems."""
+    return find_spec("triton") is not None
 
 
 def _in_pieces(
