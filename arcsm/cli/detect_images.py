@@ -86,11 +86,9 @@ def detect_images(
     ):
         score = detector.score(images)
         beyond = score > threshold
-        columns = {"index": np.arange(len(images))}
-        files = source.files(len(images))
-        if files is not None:
-            columns["file"] = np.array(files, dtype=object)
-        out.append(Table({**columns, "outlier_score": score, "outlier": beyond}))
+        out.append(
+            Table({**source.columns(len(images)), "outlier_score": score, "outlier": beyond})
+        )
     blamed = np.flatnonzero(beyond)
     if heat is not None and len(blamed):
         with reporter.stage("finding what is to blame"):

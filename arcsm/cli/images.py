@@ -240,11 +240,9 @@ def score_images(
     ):
         nats = model.log_prob(images, progress=advance)
         bits = -nats / (model.dims * np.log(2))
-        columns = {"index": np.arange(len(images))}
-        files = source.files(len(images))
-        if files is not None:
-            columns["file"] = np.array(files, dtype=object)
-        out.append(Table({**columns, "log_probability": nats, "bits_per_dim": bits}))
+        out.append(
+            Table({**source.columns(len(images)), "log_probability": nats, "bits_per_dim": bits})
+        )
     mean = float(bits.mean())
     voice.say(
         f"Mean: {mean:.3f} bits per dimension, of {len(images):,} images.",

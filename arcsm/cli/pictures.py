@@ -13,6 +13,8 @@ from arcsm.cli.sources import is_named_as_table
 from arcsm.errors import ArcsmError, InputError
 
 if TYPE_CHECKING:
+    import numpy as np
+
     from arcsm.data import Images
 
 _SET = re.compile(r"(?P<name>mnist|fashion-mnist|cifar10|svhn|celeba)(?::(?P<part>.*))?")
@@ -98,6 +100,16 @@ class Pictures:
             return load_images(
                 self.name, self.part, download=how.download, size=how.size, most=how.most
             )
+
+    def columns(self, count: int) -> "dict[str, np.ndarray]":
+        """Return what names the first `count` pictures in a table: index and, of files, file."""
+        import numpy as np
+
+        found = {"index": np.arange(count)}
+        files = self.files(count)
+        if files is not None:
+            found["file"] = np.array(files, dtype=object)
+        return found
 
     def files(self, count: int) -> list[str] | None:
         """Return the names of the first `count` pictures that can be read; None of a set."""
