@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+from filelock import FileLock
 
 from arcsm.data.images import Images
 from arcsm.data.images.places import user_cache
@@ -36,30 +37,32 @@ def trained_model(
     `told` has "directory", that of a model which is used as it is, or None; else "settings",
     "train_seconds" and "mirrored", the mirrored copies that are trained on. Models are kept in
     `folder`, by default in the cache of the user, under a digest of what they were trained by, and
-    of the images.
+    of the images. Of processes that want the same model one trains it, and the others wait.
     """
     if told["directory"] is not None:
         place = Path(told["directory"])
         return ImageModel.load(place, device=device), place
     place = _place(told, train, method, seed, folder)
-    if not place.is_dir():
-        settings = ImageSettings(
-            method=method,
-            seed=seed,
-            steps=ENDLESS,
-            max_seconds=told["train_seconds"],
-            **told["settings"][method],
-        )
-        if on_gpu(device):  # else nothing is compiled
-            warm_up(train, settings, _WARM_UP_STEPS, device)
-        model = fit_images(
-            with_mirrored(train, told["mirrored"]),
-            settings,
-            device=device,
-            progress=lambda now: progress(now.done),
-            prepared={MIRRORED: list(told["mirrored"])},
-        )
-        keep_model(model, told, train, method=method, seed=seed, folder=folder)
+    place.parent.mkdir(parents=True, exist_ok=True)
+    with FileLock(place.with_name(f".{place.name}.lock")):
+        if not place.is_dir():
+            settings = ImageSettings(
+                method=method,
+                seed=seed,
+                steps=ENDLESS,
+                max_seconds=told["train_seconds"],
+                **told["settings"][method],
+            )
+            if on_gpu(device):  # else nothing is compiled
+                warm_up(train, settings, _WARM_UP_STEPS, device)
+            model = fit_images(
+                with_mirrored(train, told["mirrored"]),
+                settings,
+                device=device,
+                progress=lambda now: progress(now.done),
+                prepared={MIRRORED: list(told["mirrored"])},
+            )
+            keep_model(model, told, train, method=method, seed=seed, folder=folder)
     return ImageModel.load(place, device=device), place
 
 

@@ -1,6 +1,9 @@
 """The experiment on noise: rivals, what is measured, and what is made of it."""
 
 import sys
+import threading
+import time
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -110,6 +113,36 @@ def test_models_are_trained_once_on_mirrored_images_too(tmp_path: Path) -> None:
     assert other != place
 
 
+def test_of_two_that_want_a_model_one_trains_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    images = Images(stand_in(20, 4, 1), None, "stand-in", "train")
+    told = {**SMOKE["cases"]["grey"]["model"], "train_seconds": 0.05}
+    begun, whole = [], image_models.fit_images
+
+    def fit(*arguments: Any, **options: Any) -> Any:
+        begun.append(threading.get_ident())
+        time.sleep(0.2)  # the other one asks meanwhile
+        return whole(*arguments, **options)
+
+    monkeypatch.setattr(image_models, "fit_images", fit)
+
+    def ask(_: int) -> Path:
+        return trained_model(
+            told,
+            images,
+            method="csm",
+            seed=0,
+            device="cpu",
+            folder=str(tmp_path),
+            progress=lambda share: None,
+        )[1]
+
+    with ThreadPoolExecutor(2) as pool:
+        first, second = pool.map(ask, range(2))
+    assert first == second and len(begun) == 1
+
+
 def test_on_a_gpu_the_compiler_has_no_share_of_the_time(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -159,6 +192,7 @@ def raw_of(settings: Any, ahead: float) -> dict[str, Any]:
             better = {**one, "psnr": 20.0 + ahead, "ssim": 0.5 + ahead / 100}
             name = piece.labels["method"]
             found[piece.name] = {**common, **better, "method": name, "completed": None}
+            found[piece.name]["side_by_side"] = 1
         else:
             rivals = {
                 NOISY: {**one, "psnr": 10.0, "settings": {}, "seconds": 0.0},
@@ -183,6 +217,13 @@ def test_verdicts_compare_with_the_best_rival() -> None:
     found = metrics(settings, raw_of(settings, 2.0))
     missing = [one for one in found if one.value is None]
     assert missing and all("not installed" in (one.reason or "") for one in missing)
+
+
+def test_speeds_of_a_shared_machine_say_so() -> None:
+    raw = raw_of(SMOKE, 1.0)
+    raw["colour.0.0"]["side_by_side"] = 3
+    shared = [one for one in metrics(SMOKE, raw) if one.labels.get("methods side by side") == 3]
+    assert [one.name for one in shared] == ["images a second"] and shared[0].value == 2.0
 
 
 def test_figures_are_drawn_of_every_case() -> None:
