@@ -391,12 +391,19 @@ def test_verdict_is_four_of_five(
     }
 
 
-def test_times_that_differ_are_not_called_equal() -> None:
-    for seconds, holds in ((121.0, True), (126.0, False)):
-        raw = gpu_raw([9.0] * 5)
-        raw["celeba32.pixelcnn.csm.0"]["train_seconds"] = seconds
-        said = verdicts(GPU, metrics(GPU, raw))[1]
-        assert said.holds is holds and f"120 to {seconds:.0f} s" in said.text
+@pytest.mark.parametrize(
+    ("own", "other", "holds"),
+    [(121.0, 120.0, True), (126.0, 120.0, False), (116.0, 120.0, True), (119.0, 114.0, False)],
+)
+def test_more_time_for_csm_is_not_called_equal(own: float, other: float, holds: bool) -> None:
+    """Each pair counts by itself, and less time is no advantage."""
+    raw = gpu_raw([9.0] * 5)
+    raw["celeba32.pixelcnn.csm.0"]["train_seconds"] = own
+    raw["celeba32.pixelcnn.likelihood.0"]["train_seconds"] = other
+    said = verdicts(GPU, metrics(GPU, raw))[1]
+    assert said.holds is holds
+    assert f"{min(own, 120):.0f} to {max(own, 120):.0f} s by CSM" in said.text
+    assert f"{max(1, own / other):.3f} of the time" in said.text
 
 
 def test_figures_are_the_distances_and_a_grid_for_each_pair() -> None:
