@@ -12,7 +12,17 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from arcsm.cli import options
-from arcsm.cli.options import Device, Json, Quiet, Seed, Voice, examples, model_directory, prose
+from arcsm.cli.options import (
+    Device,
+    Json,
+    Quiet,
+    Seed,
+    Voice,
+    counted,
+    examples,
+    model_directory,
+    prose,
+)
 from arcsm.cli.shell import check_place, check_writable, writing
 from arcsm.errors import InputError
 
@@ -127,10 +137,8 @@ def denoise(
         clean = denoise_images(loaded, images, corruption, how, seed=seed, progress=advance)
     _write(output, clean, targets if several else None)
     used = how.views_of(loaded)
-    voice.say(
-        f"Cleaned by {how.method}, views: {', '.join(used)}.",
-        f"Wrote {len(clean):,} images to {output} in {reporter.total:.1f} s.",
-    )
+    voice.say(f"Cleaned by {how.method}, views: {', '.join(used)}.")
+    voice.wrote(len(clean), "image", output, reporter.total)
     voice.result(
         command="denoise",
         model=str(model),
@@ -179,8 +187,8 @@ def complete(
     with writing(output, "nothing was written"):
         save_picture(output, picture_grid(lines.reshape(-1, *loaded.shape), columns=draws + 1))
     voice.say(
-        f"Wrote {draws} completions of {len(images):,} images, of which {known} rows were known,"
-        f" to {output} in {reporter.total:.1f} s."
+        f"Wrote {counted(draws, 'completion')} of {counted(len(images), 'image')}, of which"
+        f" {counted(known, 'row')} were known, to {output} in {reporter.total:.1f} s."
     )
     voice.result(
         command="complete",

@@ -304,9 +304,9 @@ def detect(
     share = outliers / rows if rows else 0.0
     voice.say(
         f"{outliers:,} of {rows:,} rows are outliers ({share:.1%}): their outlier_score is above"
-        f" {-detector.offset_:.4g}.",
-        f"Wrote {rows:,} rows to {out.place} in {reporter.total:.1f} s.",
+        f" {-detector.offset_:.4g}."
     )
+    voice.wrote(rows, "row", out.place, reporter.total)
     voice.result(
         command="detect",
         data=data,

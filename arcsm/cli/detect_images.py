@@ -96,9 +96,9 @@ def detect_images(
         _write_maps(heat, images.pixels[blamed], found, blamed, len(images))
     voice.say(
         f"{len(blamed):,} of {len(images):,} images are outliers: their outlier_score is above"
-        f" {threshold:.4g}, as that of one in {1 / _SHARE:.0f} normal ones is.",
-        f"Wrote {len(images):,} rows to {out.place} in {reporter.total:.1f} s.",
+        f" {threshold:.4g}, as that of one in {1 / _SHARE:.0f} normal ones is."
     )
+    voice.wrote(len(images), "row", out.place, reporter.total)
     voice.result(
         command="detect",
         data=source.told,

@@ -200,7 +200,7 @@ def sample_images(
             for number, image in enumerate(images, start=1):
                 save_picture(folder / f"{number:0{digits}d}.png", image)
     places = " and ".join(str(place) for place in (grid, each) if place is not None)
-    voice.say(f"Wrote {count:,} images to {places} in {reporter.total:.1f} s.")
+    voice.wrote(count, "image", places, reporter.total)
     voice.result(
         command="sample",
         model=str(directory),
@@ -247,8 +247,8 @@ def score_images(
     voice.say(
         f"Mean: {mean:.3f} bits per dimension, of {len(images):,} images.",
         f"What is scored: {model.about_probability}.",
-        f"Wrote {len(images):,} rows to {out.place} in {reporter.total:.1f} s.",
     )
+    voice.wrote(len(images), "row", out.place, reporter.total)
     voice.result(
         command="score",
         model=str(directory),

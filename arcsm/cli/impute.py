@@ -252,7 +252,7 @@ def impute(
             write_table(intervals, table_of_ends(names, missing, *bounds))
     _tell(voice, table, names, missing, imputer, worth, enough)
     written = table.rows * len(filled)
-    voice.say(f"Wrote {written:,} rows to {out.place} in {reporter.total:.1f} s.")
+    voice.wrote(written, "row", out.place, reporter.total)
     voice.result(
         command="impute",
         data=data,

@@ -105,6 +105,10 @@ class Voice:
             for line in lines:
                 print(line, file=sys.stderr)
 
+    def wrote(self, count: int, what: str, place: object, seconds: float) -> None:
+        """Say that so many rows or images, as one of them is called, are written now."""
+        self.say(f"Wrote {counted(count, what)} to {place} in {seconds:.1f} s.")
+
     def result(self, **content: Any) -> None:
         """Print the result, if it was asked for."""
         if self._as_json:
@@ -114,6 +118,15 @@ class Voice:
             except UnicodeEncodeError:  # a file name that is no text, or a terminal of old
                 text = json.dumps(content, allow_nan=False)
             print(text)
+
+
+def counted(count: int, what: str) -> str:
+    """Return how many there are of what one of them is called.
+
+    >>> counted(1, "row"), counted(1200, "image")
+    ('1 row', '1,200 images')
+    """
+    return f"{count:,} {what}{'' if count == 1 else 's'}"
 
 
 def prose(text: str) -> str:

@@ -177,7 +177,7 @@ def predict(
             voice.say(
                 f"Left out, as they have no {what}: {', '.join(left_out)} (--draws has them)."
             )
-    voice.say(f"Wrote {rows:,} rows to {out.place} in {reporter.total:.1f} s.")
+    voice.wrote(rows, "row", out.place, reporter.total)
     voice.result(
         command="predict",
         model=str(model),

@@ -127,7 +127,7 @@ def sample(
         for drawn in tables:
             out.append(drawn)
             advance(drawn.rows)
-    voice.say(f"Wrote {rows:,} rows to {out.place} in {reporter.total:.1f} s.")
+    voice.wrote(rows, "row", out.place, reporter.total)
     voice.result(
         command="sample",
         model=str(model),

@@ -122,7 +122,8 @@ def score(
             out.append(table)
             mean.add(table[SCORE])
             advance(table.rows)
-    voice.say(str(mean), f"Wrote {mean.rows:,} rows to {out.place} in {reporter.total:.1f} s.")
+    voice.say(str(mean))
+    voice.wrote(mean.rows, "row", out.place, reporter.total)
     voice.result(
         command="score",
         model=str(model),

@@ -41,9 +41,13 @@ def flow_up_kernel(
     y, log_slope, least = (torch.empty_like(x) for _ in range(3))
     parts, sizes = _laid_out(gates, x)
     with torch.cuda.device_of(x):
+        # Every thread of a row has a copy of its sums over the steps. A product that is fused into
+        # such a sum is rounded by all threads but one: copies would differ in their last bits, and
+        # threads leave the loop below at different times.
         _flow_up[_grid(x)](y, log_slope, least, x, sigma, *parts, *sizes, rounding_of(x.dtype),
                            ROWS=_ROWS, STEPS=_width(gates), LIMIT=SLOPE_LIMIT,
-                           ITERATIONS=ITERATIONS, num_warps=2)  # fmt: skip
+                           ITERATIONS=ITERATIONS, num_warps=2,
+                           enable_fp_fusion=False)  # fmt: skip
     return y, log_slope, least
 
 

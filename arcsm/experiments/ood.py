@@ -39,7 +39,7 @@ from arcsm.metrics.detection import auroc_interval
 from arcsm.plots.pictures import picture_grid
 from arcsm.results import Metric
 from arcsm.tasks.images import ImageDetector
-from arcsm.tasks.images.judges import OF_VECTORS, WITHOUT_SCORES
+from arcsm.tasks.images.judges import OF_ONE_LEVEL, OF_VECTORS, WITHOUT_SCORES
 from arcsm.tasks.images.statistics import PAPER_LARGEST, PAPER_LEVEL, Statistics, gather
 from arcsm.threads import limited_threads
 
@@ -143,7 +143,7 @@ def detectors_for(
     """Return all detectors that a model has, by name, fitted to statistics of training images."""
     asked: dict[str, tuple[str, float | None]] = {name: (name, None) for name in WITHOUT_SCORES}
     if known.score is not None:
-        for method in ("h", "csm", "csm-typicality"):
+        for method in OF_ONE_LEVEL:
             asked |= {f"{method} at σ = {level:g}": (method, level) for level in levels}
         asked |= {name: (name, None) for name in OF_VECTORS}
     return {

@@ -125,7 +125,7 @@ def test_completions_stand_beside_what_was_known(
     source, out = draw(tmp_path / "whole.png"), tmp_path / "completed.png"
     words = ("complete", source, out, "--model", model, "--draws", 3)
     result = run(*words, "--rows", 1)
-    assert result.exit_code == 0 and "3 completions of 1 images" in result.stderr
+    assert result.exit_code == 0 and "3 completions of 1 image," in result.stderr
     # A line of four images, each 16 times enlarged, with gaps of 2.
     picture, own = opened(out), opened(source)
     side, gap = 16, 2

@@ -161,7 +161,7 @@ def parse_noise(told: str) -> Corruption:
     kind, _, number = told.partition(":")
     kinds: dict[str, Any] = {_SALT_AND_PEPPER: SaltAndPepper, _GAUSSIAN: Gaussian}
     try:
-        value = float(number)
+        value = math.nan if "_" in number else float(number)  # 0_6 is 6 to Python
     except ValueError:
         value = math.nan
     if kind not in kinds or math.isnan(value):

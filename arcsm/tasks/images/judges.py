@@ -25,6 +25,7 @@ from arcsm.tasks.images.statistics import Statistics
 JUDGES = ("nll", "typicality", "h", "csm", "csm-typicality", "gaussian", "mixture", "neighbours")
 OF_VECTORS = ("gaussian", "mixture", "neighbours")
 WITHOUT_SCORES = ("nll", "typicality")
+OF_ONE_LEVEL = ("h", "csm", "csm-typicality")
 
 _LEVEL_OF_H = 0.3
 _NEIGHBOURS = 5
@@ -51,6 +52,11 @@ class Judge(ABC):
 
 def make_judge(name: str, *, sigma: float | None = None, seed: int = 0) -> Judge:
     """Return a judge that has learned nothing yet; `sigma` is the level of those of one level."""
+    if sigma is not None and name in JUDGES and name not in OF_ONE_LEVEL:
+        raise InputError(
+            f"expected no sigma for {name!r}, which takes no level of its own, got {sigma!r}; leave"
+            f" it out, or choose one of {', '.join(OF_ONE_LEVEL)}"
+        )
     if name == "nll":
         return _Nll()
     if name == "typicality":

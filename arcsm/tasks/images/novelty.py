@@ -60,8 +60,8 @@ class ImageDetector:
     """How unusual images are, compared with training images; `method` is one of `METHODS`.
 
     "auto" is "neighbours", and for a model trained by maximum likelihood "typicality"; see `judges`
-    for what each does. `sigma` is the noise level of "h" or
-    "csm", one of `levels`.
+    for what each does. `sigma` is the noise level of "h", "csm" or "csm-typicality", one of
+    `levels`; the others have none.
     """
 
     def __init__(

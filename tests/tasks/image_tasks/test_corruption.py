@@ -68,7 +68,7 @@ def test_only_black_and_white_are_in_doubt() -> None:
 
 def test_words_for_noise() -> None:
     assert parse_noise("gaussian:0.6") == Gaussian(0.6)
-    for told in ("gaussian", "gaussian:much", "speckle:0.1", "salt-and-pepper:nan"):
+    for told in ("gaussian", "gaussian:much", "gaussian:0_6", "speckle:0.1", "salt-and-pepper:nan"):
         with pytest.raises(InputError, match="salt-and-pepper:SHARE"):
             parse_noise(told)
     for told in ("salt-and-pepper:0", "salt-and-pepper:1", "salt-and-pepper:-0.1"):

@@ -94,6 +94,8 @@ def test_judges_add_up_what_they_say() -> None:
     np.testing.assert_allclose(make_judge("csm", sigma=1.0).judge(images), 6 * (1.0 - 0.25))
     with pytest.raises(InputError, match=r"sigma among 0\.1, 1"):
         make_judge("csm", sigma=0.3).judge(images)
+    with pytest.raises(InputError, match="no sigma for 'typicality'"):
+        make_judge("typicality", sigma=1.0)
     with pytest.raises(InputError, match="a judge among"):
         make_judge("oracle")
 
