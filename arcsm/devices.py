@@ -1,5 +1,7 @@
-"""Where computations run."""
+"""Where computations run, and how exactly."""
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import Any
 
 import torch
@@ -37,3 +39,19 @@ def has_bfloat16(device: torch.device | str) -> bool:
     # Older releases of torch do not tell.
     capabilities: dict[str, Any] = getattr(torch.cpu, "get_capabilities", dict)()
     return any(capabilities.get(name, False) for name in ("avx512_bf16", "amx_bf16"))
+
+
+@contextmanager
+def matmul_precision(precision: str | None) -> Iterator[None]:
+    """Multiply matrices of float32 with such a precision, as torch names it; None changes nothing.
+
+    >>> with matmul_precision("high"):
+    ...     torch.get_float32_matmul_precision()
+    'high'
+    """
+    former = torch.get_float32_matmul_precision()
+    torch.set_float32_matmul_precision(former if precision is None else precision)
+    try:
+        yield
+    finally:
+        torch.set_float32_matmul_precision(former)

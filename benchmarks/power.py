@@ -25,8 +25,7 @@ import math
 import os
 import sys
 import time
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Sequence
 from dataclasses import asdict
 from functools import partial
 from pathlib import Path
@@ -41,7 +40,7 @@ from torch import Tensor
 
 from arcsm.conditional import Noise
 from arcsm.data.sets import load_power
-from arcsm.devices import check_device
+from arcsm.devices import check_device, matmul_precision
 from arcsm.model import ARCSM
 from arcsm.results import Metric, current_commit, write_result
 from arcsm.train import Progress, TrainConfig, fit, save_model
@@ -116,7 +115,7 @@ class Run:
         for member in range(self.arguments.members):
             model = make_model(self.arguments, member).to(self.device)
             config = train_config(self.arguments, len(middle), member)
-            with self._training_precision():
+            with matmul_precision("high" if self.arguments.tf32 else None):
                 history = fit(model, middle, config, spread=spread, progress=_show)
             steps, seconds = steps + history.steps, seconds + history.seconds
             models.append(model)
@@ -142,7 +141,7 @@ class Run:
         rows = torch.from_numpy(self.train).float().to(self.device)
         # The rows are shuffled already.
         held_out = held_out_rows(len(rows))
-        with self._training_precision():
+        with matmul_precision("high" if self.arguments.tf32 else None):
             run = spline.train_flow(
                 flow,
                 rows[held_out:],
@@ -165,15 +164,6 @@ class Run:
 
         self._judge({"method": "nsf", "evaluation": "density"}, log_prob)
         self._time_samples("nsf", lambda: spline.sample(flow, arguments.draw_rows))
-
-    @contextmanager
-    def _training_precision(self) -> Iterator[None]:
-        former = torch.get_float32_matmul_precision()
-        torch.set_float32_matmul_precision("high" if self.arguments.tf32 else former)
-        try:
-            yield
-        finally:
-            torch.set_float32_matmul_precision(former)
 
     def _judge(self, labels: dict[str, str], log_prob: Callable[[np.ndarray], np.ndarray]) -> None:
         scored, seconds = 0, 0.0

@@ -49,6 +49,7 @@ _COMMON: dict[str, Any] = {
     "scores_before": False,
     "average": 0.0,
     "compile": False,
+    "tf32": False,
     "validation_images": 500,
     "validation_draws": 50,
     "ais": {"chains": 16, "temperatures": 1000, "leapfrog": 10, "target": 0.65},
@@ -126,6 +127,7 @@ BUDGETS: dict[str, Settings] = {
         "scores_before": True,
         "average": 0.9995,
         "compile": True,
+        "tf32": True,
     },
     "paper": {
         **_COMMON,

@@ -129,6 +129,7 @@ def make_stack(
         scores_before=settings["scores_before"],
         average=settings["average"],
         compile=settings["compile"],
+        tf32=settings["tf32"],
         **settings["training"][pictures.data],
     )
     make = partial(make_parts, settings, method, latent, pictures.shape, pictures.binary)

@@ -18,7 +18,8 @@ class VAESettings:
     the pass that the step is computed from, one step older, for a pass less. With an `average` of
     0.999, say, weights of encoder and decoder are averaged over some thousand steps before they are
     used: constant learning rates leave them restless. With `compile` the parts of a step are
-    compiled first, which takes up to a minute.
+    compiled first, which takes up to a minute. With `tf32` products of matrices on a GPU round what
+    they multiply to 10 bits.
     """
 
     method: str = "csm"
@@ -35,6 +36,7 @@ class VAESettings:
     average: float = 0.0
     capture: bool = True
     compile: bool = False
+    tf32: bool = False
 
     def __post_init__(self) -> None:
         if self.method not in ESTIMATORS:

@@ -9,10 +9,12 @@ Decoder and score estimator have the latents in common and nothing else, so that
 side, forward and backward: what one says of ∂/∂z is added to what the other says, and both go back
 through the encoder together, while the estimator already learns.
 
-The runs of a stack differ in their seeds alone. On a GPU a step is captured once and replayed:
+The runs of a stack differ in their seeds alone. On a GPU some steps are captured once and replayed:
 images, weights and the states of the optimisers stay where they are, and nothing is asked of the
 host. What cannot be captured, eigenvectors for instance, runs step by step. The networks are so
-small that a step takes as long as it has kernels one after another; compiled it has far fewer.
+small that a step takes as long as it has kernels one after another. So what some steps need of
+random numbers is drawn at once, compiled steps have far fewer kernels, and the estimator may still
+be learning from one step while the encoder is at the next.
 """
 
 import math
@@ -28,7 +30,7 @@ import torch
 from torch import Tensor
 
 from arcsm.autoregressive import seeded
-from arcsm.devices import check_device
+from arcsm.devices import check_device, matmul_precision
 from arcsm.errors import InputError, NonFiniteLossError
 from arcsm.replay import Replayed
 from arcsm.vae.data import ImageSource
@@ -48,6 +50,8 @@ from arcsm.vae.state import load_run, save_run
 
 # What the host has to look at in the middle cannot be captured.
 _UNCAPTURED = ("spectral",)
+# Steps that are captured as one graph.
+_AT_ONCE = 10
 # What is compiled: the backward passes of the first four are compiled with them.
 _COMPILED = ("_encode", "_log_joint", "_score_losses", "_scores", "_pull", "_note")
 
@@ -118,11 +122,16 @@ class VAEStack:
         self._finite = [torch.zeros(runs, dtype=torch.long, device=device) for _ in range(2)]
         self._one, self._minus_one = (torch.full((runs,), v, device=device) for v in (1.0, -1.0))
         self._side = torch.cuda.Stream(device) if on_gpu and self.fields is not None else None
+        # What the estimator may still be reading.
+        self._held: Drawn | None = None
         if settings.compile:
             for name in _COMPILED:
                 setattr(self, name, _compiled(getattr(self, name)))
+        self._at_once = 1
+        if on_gpu:
+            self._at_once = math.gcd(_AT_ONCE, settings.steps, settings.evaluate_every)
         self._replayed = Replayed(
-            self.take_step,
+            self.take_steps,
             self.device,
             wanted=settings.capture and settings.method not in _UNCAPTURED,
             generators=[self.generator],
@@ -148,7 +157,7 @@ class VAEStack:
         began, saved = time.monotonic() - self.seconds, time.monotonic()
         if self.step == 0 and self.fields is not None:
             for _ in range(self.settings.head_start):
-                self._learn_from_fresh_latents(self._draw())
+                self._learn_from_fresh_latents(self._draw(1)[0])
             self._forget()
         while self.step < self.settings.steps:
             self.advance()
@@ -162,17 +171,25 @@ class VAEStack:
         return self.curve
 
     def advance(self) -> None:
-        """Take a step: as a graph, once that is captured."""
-        self._replayed()
-        self.step += 1
+        """Take a step, or some on a GPU: as a graph, once that is captured."""
+        with matmul_precision("high" if self.settings.tf32 else None):
+            self._replayed()
+        self.step += self._at_once
 
     def _renew_generator(self) -> None:
         self.generator = torch.Generator(self.device).manual_seed(self._seed + self.step)
 
-    def take_step(self) -> None:
-        """Do the work of one step on the device; nothing here waits for it."""
-        x = self._draw()
-        drawn, entropy = self._encode(x, self._noise())
+    def take_steps(self) -> None:
+        """Do the work of some steps on the device; nothing here waits for it."""
+        images, noise = self._draw(self._at_once), self._noise(self._at_once)
+        for x, eps in zip(images, noise, strict=True):
+            self._take_step(x, eps)
+        if self._side is not None:
+            torch.cuda.current_stream().wait_stream(self._side)
+        self._held = None
+
+    def _take_step(self, x: Tensor, eps: Tensor) -> None:
+        drawn, entropy = self._encode(x, eps)
         z, drawn = drawn.z, drawn._replace(z=drawn.z.detach())
         scores, ready = None, None
         if self.fields is not None:
@@ -186,6 +203,9 @@ class VAEStack:
         if self.fields is None and entropy is None:  # by kernels: more axes may stand in front
             scores = self._estimator.scores(drawn.z)
         self._wait(ready)
+        # By now the estimator is done with the latents of the step before, and with these it may
+        # not be for long: until it is, their memory must not be used for anything else.
+        self._held = drawn
         known = None if entropy is None else entropy.detach()
         pull = self._pull(drawn.z, downhill, log_joint.detach(), scores, known)
         outputs, pulls = [z], [pull]
@@ -194,8 +214,6 @@ class VAEStack:
         of_encoder = torch.autograd.grad(outputs, list(self.encoders.parameters.values()), pulls)
         self._descent.step([*of_encoder, *of_decoder])
         self._average()
-        if self._side is not None:  # until then all that it reads is kept
-            torch.cuda.current_stream().wait_stream(self._side)
 
     @torch.no_grad()
     def _average(self) -> None:
@@ -254,7 +272,7 @@ class VAEStack:
 
     def _learn_from_fresh_latents(self, x: Tensor) -> None:
         with torch.no_grad():
-            drawn, _ = self._encode(x, self._noise())
+            drawn, _ = self._encode(x, self._noise(1)[0])
         self._learn(self._score_losses(drawn, self._direction())[0])
 
     def _learn(self, losses: Tensor) -> None:
@@ -288,17 +306,21 @@ class VAEStack:
         if ready is not None:
             torch.cuda.current_stream().wait_event(ready)
 
-    def _draw(self) -> Tensor:
-        return self.source.draw(len(self.seeds), self.settings.batch, self.generator)
+    def _draw(self, steps: int) -> tuple[Tensor, ...]:
+        """Return images for each of some steps."""
+        runs = len(self.seeds)
+        images = self.source.draw(steps * runs, self.settings.batch, self.generator)
+        return images.unflatten(0, (steps, runs)).unbind()
 
-    def _noise(self) -> Tensor:
+    def _noise(self, steps: int) -> tuple[Tensor, ...]:
+        """Return normal numbers of the shape of latents for each of some steps."""
         settings = self.settings
-        shape = (len(self.seeds), settings.particles, settings.batch, self._estimator.dims)
-        return torch.randn(shape, generator=self.generator, device=self.device)
+        shape = (steps, len(self.seeds), settings.particles, settings.batch, self._estimator.dims)
+        return torch.randn(shape, generator=self.generator, device=self.device).unbind()
 
     def _direction(self) -> Tensor | None:
         sliced = isinstance(self._estimator, LearnedEntropy) and self._estimator.sliced
-        return self._noise() if sliced else None
+        return self._noise(1)[0] if sliced else None
 
     def _note(self, kind: int, losses: Tensor) -> None:
         self._totals[kind].add_(losses)
@@ -338,7 +360,9 @@ class VAEStack:
     def about(self) -> dict[str, Any]:
         """Return what a run must share with another to be gone on with."""
         settings = {
-            k: v for k, v in asdict(self.settings).items() if k not in ("capture", "compile")
+            k: v
+            for k, v in asdict(self.settings).items()
+            if k not in ("capture", "compile", "tf32")
         }
         return {"settings": settings, "seeds": list(self.seeds), "data": self.source.digest}
 

@@ -49,12 +49,14 @@ def halves() -> BinaryImages:
     return BinaryImages(levels.to(torch.uint8))
 
 
-def stack_of(method: str, seeds: Any = (0,), dims: int = 2, **changes: Any) -> VAEStack:
+def stack_of(
+    method: str, seeds: Any = (0,), dims: int = 2, device: str = "cpu", **changes: Any
+) -> VAEStack:
     told: dict[str, Any] = {"steps": 4, "batch": 8, "head_start": 2, "evaluate_every": 2}
     if method == "elbo":
         told["particles"] = 1
     settings = VAESettings(method=method, **{**told, **changes})
-    return VAEStack(partial(make, method, dims), halves(), settings, seeds=seeds)
+    return VAEStack(partial(make, method, dims), halves(), settings, seeds=seeds, device=device)
 
 
 @pytest.mark.parametrize("method", list(ESTIMATORS))
@@ -112,11 +114,11 @@ def test_the_gradient_of_a_step_is_that_of_the_surrogate(method: str) -> None:
         learned._units = (encoder.units,)
         estimator = learned
     state = stack.generator.get_state()
-    stack.take_step()
+    stack.take_steps()
     weights = [*stack.encoders.parameters.values(), *stack.decoders.parameters.values()]
     found = [value.grad[1] for value in weights if value.grad is not None]
     stack.generator.set_state(state)
-    x, eps = stack._draw()[1], stack._noise()[1]
+    x, eps = stack._draw(1)[0][1], stack._noise(1)[0][1]
     z = encoder(x, eps)
     surrogate = estimator.entropy_surrogate(z, x)
     log_joint = decoder.log_prob(x, z[:1]) - z[:1].square().sum(-1) / 2
@@ -226,6 +228,51 @@ def test_an_interrupted_run_ends_with_the_same_bits(method: str, tmp_path: Path)
     assert later.curve.loss == whole.curve.loss and later.step == 4
     for name, value in whole.state().items():
         assert torch.equal(value, later.state()[name]), name
+
+
+def with_fixed_numbers(stack: VAEStack) -> VAEStack:
+    """Let all steps have the same images and noise, however many are taken at once."""
+    runs, told, device = len(stack.seeds), stack.settings, stack.device
+    x = torch.rand(runs, told.batch, PIXELS, generator=torch.Generator().manual_seed(1)).round()
+    shape = (runs, told.particles, told.batch, stack._estimator.dims)
+    eps = torch.randn(shape, generator=torch.Generator().manual_seed(2))
+    x, eps = x.to(device), eps.to(device)
+    stack._draw = lambda steps: (x,) * steps  # type: ignore[method-assign]
+    stack._noise = lambda steps: (eps,) * steps  # type: ignore[method-assign]
+    return stack
+
+
+@pytest.mark.parametrize("method", ["elbo", "csm"])
+def test_several_steps_at_once_are_the_steps_one_by_one(method: str) -> None:
+    one_by_one, at_once = (
+        with_fixed_numbers(stack_of(method, (0, 1), steps=6, evaluate_every=6, average=0.9))
+        for _ in range(2)
+    )
+    at_once._at_once = 3
+    one_by_one.train()
+    at_once.train()
+    assert at_once.step == one_by_one.step == 6 and at_once.curve.step == [6]
+    for name, value in one_by_one.state().items():
+        assert torch.equal(value, at_once.state()[name]), name
+
+
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="no CUDA device")
+@pytest.mark.parametrize("method", ["elbo", "stein", "ssm", "csm"])
+@pytest.mark.parametrize("scores_before", [False, True])
+def test_on_a_gpu_captured_steps_are_the_steps_one_by_one(method: str, scores_before: bool) -> None:
+    def trained(**changes: Any) -> VAEStack:
+        told: dict[str, Any] = {"steps": 60, "head_start": 0, "scores_before": scores_before}
+        stack = stack_of(method, (0, 1), device="cuda", **{**told, **changes})
+        with_fixed_numbers(stack).train()
+        return stack
+
+    captured, plain = trained(evaluate_every=20), trained(evaluate_every=1, capture=False)
+    assert captured.captured and not plain.captured
+    assert (captured._at_once, plain._at_once) == (10, 1)
+    for name, value in plain.encoders.parameters.items():
+        torch.testing.assert_close(
+            captured.encoders.parameters[name], value, rtol=1e-3, atol=1e-3, msg=name
+        )
 
 
 def test_a_foreign_run_is_refused(tmp_path: Path) -> None:
