@@ -2,6 +2,8 @@
 
 from collections.abc import Iterator
 from contextlib import contextmanager
+from functools import cache
+from importlib.util import find_spec
 from typing import Any
 
 import torch
@@ -39,6 +41,12 @@ def has_bfloat16(device: torch.device | str) -> bool:
     # Older releases of torch do not tell.
     capabilities: dict[str, Any] = getattr(torch.cpu, "get_capabilities", dict)()
     return any(capabilities.get(name, False) for name in ("avx512_bf16", "amx_bf16"))
+
+
+@cache
+def has_triton() -> bool:
+    """Say whether kernels for GPUs can be compiled; on some systems torch has no Triton."""
+    return find_spec("triton") is not None
 
 
 @contextmanager

@@ -16,8 +16,6 @@ D' = −(κ − 1), and with e = 1 − r is then
 import itertools
 import math
 from collections.abc import Callable, Iterable, Iterator
-from functools import cache
-from importlib.util import find_spec
 from typing import TypeGuard
 
 import torch
@@ -28,6 +26,7 @@ from arcsm.conditional.head import SLOPE_LIMIT, Gates, HeadFamily
 from arcsm.conditional.noise import Noise
 from arcsm.conditional.protocol import Conditional, Family
 from arcsm.conditional.roots import solve_increasing
+from arcsm.devices import has_triton
 from arcsm.errors import ArcsmError, InputError
 
 _MOST_STEPS = 100_000  # more are a slip of the pen, and would not end
@@ -109,13 +108,7 @@ def _can_fuse(family: Family, points: Tensor) -> TypeGuard[HeadFamily]:
     """Say whether the flow is one kernel on a GPU, which knows no gradients."""
     there = points.is_cuda and points.numel() > 0  # of no points there is nothing to launch
     fusable = isinstance(family, HeadFamily) and not torch.is_grad_enabled()
-    return there and fusable and _has_triton()
-
-
-@cache
-def _has_triton() -> bool:
-    """Say whether kernels can be compiled; torch comes without Triton on some systems."""
-    return find_spec("triton") is not None
+    return there and fusable and has_triton()
 
 
 def _in_pieces(

@@ -10,6 +10,8 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
+from arcsm.devices import has_triton
+
 Draws = Float[Tensor, "*batch draws dims"]
 
 
@@ -17,6 +19,11 @@ def stein_scores(z: Draws, ridge: float) -> Draws:
     """Return scores at the draws by Stein's identity; `ridge` is η."""
     kernel, pushes = _kernel_and_pushes(z)
     kernel.diagonal(dim1=-2, dim2=-1).add_(ridge)
+    if z.is_cuda and z.dtype == torch.float32 and has_triton():
+        from arcsm.vae.elimination import LARGEST, solve_definite
+
+        if z.shape[-2] <= LARGEST:
+            return -solve_definite(kernel, pushes)
     # Without a look at success, which would wait for the device: a ridge makes it certain.
     factor, _ = torch.linalg.cholesky_ex(kernel)
     half = torch.linalg.solve_triangular(factor, pushes, upper=False)

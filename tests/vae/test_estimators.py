@@ -141,6 +141,18 @@ def test_kernels_are_as_wide_as_the_median_distance() -> None:
     torch.testing.assert_close(solved, -pushes)
 
 
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="no CUDA device")
+@pytest.mark.parametrize("draws", [2, 5, 32, 100, 128, 130])
+@pytest.mark.parametrize("dims", [1, 8, 32])
+def test_on_a_gpu_steins_equations_are_solved_as_well(draws: int, dims: int) -> None:
+    z = torch.randn(3, 4, draws, dims, generator=torch.Generator().manual_seed(draws))
+    exact = stein_scores(z.double(), 1e-2)
+    found = stein_scores(z.cuda(), 1e-2).cpu()
+    error, usual = ((of - exact).abs().max() for of in (found, stein_scores(z, 1e-2)))
+    assert found.shape == z.shape and error <= 10 * usual + 1e-4
+    assert stein_scores(z[:0].cuda(), 1e-2).shape == (0, 4, draws, dims)
+
+
 def test_elbo_is_the_closed_form() -> None:
     encoder = GaussianEncoder(3, 5, hidden=8)
     x = torch.randn(4, 5)
