@@ -252,6 +252,12 @@ def verdicts(settings: Settings, metrics: Sequence[Metric]) -> Sequence[Verdict]
                 for of in (values, paper)
             )
             said.append(Verdict(None, f"{title}: the order is {ours}; the paper's {theirs}."))
+            gaps = ", ".join(
+                f"{METHODS[m]} {value - values['elbo']:+.2f} ({paper[m] - paper['elbo']:+.2f})"
+                for m, value in values.items()
+                if m != "elbo"
+            )
+            said.append(Verdict(None, f"{title}: gaps to ELBO, and the paper's: {gaps}."))
     return said
 
 

@@ -177,9 +177,10 @@ def test_numbers_become_the_table_and_its_verdicts() -> None:
     assert of(AIS, "csm").value == pytest.approx(95.01) and of(AIS, "csm").n == 2
     assert of("gap to ELBO", "csm").value == pytest.approx(-2.09)
     said = {verdict.text: verdict.holds for verdict in verdicts(settings, found)}
-    by_paper, best, _ = said
+    by_paper, best, _, gaps = said
     assert said[by_paper] is True and "95.01 nats, the paper 95.02" in by_paper
     assert said[best] is True and best.startswith("MNIST, 8 latents: SSM is best")
+    assert said[gaps] is None and "CSM -2.09 (-1.72)" in gaps and "SSM -2.10 (-1.13)" in gaps
     values["csm"] = [96.0, 96.1]
     worse = verdicts(settings, metrics(settings, fake(settings, table, values)))
     assert [one.holds for one in worse[:2]] == [False, False]
