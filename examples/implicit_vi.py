@@ -45,7 +45,7 @@ def fit_implicit(log_density: LogDensity, steps: int = 1500) -> Callable[[int], 
     optimizer = torch.optim.Adam(sampler.parameters(), lr=2e-3)
     for _ in range(steps):
         z = sampler(torch.randn(256, 1, 2))
-        estimator.update(z.detach())
+        estimator.update(z)
         loss = -log_density(z).mean() - estimator.entropy_surrogate(z)
         optimizer.zero_grad()
         loss.backward()

@@ -177,7 +177,8 @@ def _run(
         else:
             unfinished.append(experiment.name)
     if unfinished:
-        voice.say(f"Not finished: {', '.join(unfinished)}.")
+        what = "No figures and metrics yet, as pieces are left" if wanted else "Not finished"
+        voice.say(f"{what}: {', '.join(unfinished)}.")
     if refused:
         raise InputError(" — ".join(refused))
     voice.result(command="reproduce", budget=budget, written=written, unfinished=unfinished)

@@ -57,13 +57,15 @@ class Place:
     """Where a piece is run, and how it tells how far it is: `progress(share)`, from 0 to 1.
 
     `tell(text)` sets a few words that stand beside the progress, a loss for instance. `jobs` pieces
-    are run there at the same time.
+    are run there at the same time. A `fresh` piece begins anew: what it has kept of a former run
+    that was interrupted is discarded.
     """
 
     device: str
     progress: Callable[[float], None]
     tell: Callable[[str], None] = _keep_silent
     jobs: int = 1
+    fresh: bool = False
 
 
 @dataclass(frozen=True)

@@ -33,6 +33,8 @@ if TYPE_CHECKING:
 _DOTS_PER_INCH = 160
 # A drawing of many points is smaller as PNG.
 _LARGEST_SVG = 150_000
+# The folder of results, unless another is named.
+_FOLDER = "results"
 
 
 def run_experiment(
@@ -40,7 +42,7 @@ def run_experiment(
     budget: str,
     *,
     device: str = "auto",
-    folder: str | os.PathLike[str] = "results",
+    folder: str | os.PathLike[str] = _FOLDER,
     resume: bool = True,
     reporter: Reporter | None = None,
     only: Sequence[str] | None = None,
@@ -49,15 +51,17 @@ def run_experiment(
 ) -> list[Path]:
     """Run the pieces that are not finished; once all are, write the results and return their paths.
 
-    Without `resume` finished pieces are discarded first. `only` names the pieces to run, if not
-    all. With `max_seconds` no piece is begun that, taking as long as the longest so far, would end
-    later; the first is begun in any case. While pieces are left the list of paths is empty. `jobs`
-    pieces are run at a time, in processes of one thread each.
+    Without `resume` finished pieces are discarded first, and pieces that are run discard what they
+    have kept of an interruption. `only` names the pieces to run, if not all. With `max_seconds` no
+    piece is begun that, taking as long as the longest so far, would end later; the first is begun
+    in any case. While pieces are left the list of paths is empty. `jobs` pieces are run at a time,
+    in processes of one thread each.
     """
     _check_jobs(experiment, jobs)
     if max_seconds is not None and not max_seconds > 0:
         raise InputError(f"expected a positive number of seconds, got {max_seconds}; choose one")
     store = Store(folder, experiment, budget)
+    command = command_of(experiment.name, budget, None if device == "auto" else device, folder)
     reporter = reporter or Reporter(quiet=True)
     finished = store.load() if resume else {}
     wanted = _wanted(store, finished, only)
@@ -68,14 +72,10 @@ def run_experiment(
         if not resume:  # not before it is clear that the run can begin
             store.clear()
         run_pieces = _run_pieces if jobs == 1 else functools.partial(_run_side_by_side, jobs)
-        run_pieces(store, wanted, finished, device, max_seconds, reporter)
-    left = [piece.name for piece in store.pieces if piece.name not in finished]
-    if left:
-        reporter.console.print(
-            f"{experiment.name}: {len(store.pieces) - len(left)} of {len(store.pieces)} pieces are"
-            f" finished; left: {_some(left)}. The same command goes on.",
-            markup=False,
-        )
+        run_pieces(store, wanted, finished, device, max_seconds, reporter, not resume)
+    if any(piece.name not in finished for piece in store.pieces):
+        said = _what_is_left(store, finished, only, command, not resume)
+        reporter.console.print(said, markup=False, soft_wrap=True)  # so that it can be copied
         return []
     with reporter.stage(f"{experiment.name}: figures and metrics"):
         return _write(store, {piece.name: finished[piece.name] for piece in store.pieces})
@@ -98,10 +98,19 @@ def choose_device(device: str, budget: str) -> str:
     return "cpu"
 
 
-def command_of(name: str, budget: str, device: str | None = None) -> str:
+def command_of(
+    name: str,
+    budget: str,
+    device: str | None = None,
+    folder: str | os.PathLike[str] = _FOLDER,
+) -> str:
     """Return the command that runs an experiment."""
     words = ["arcsm", "reproduce", name, "--budget", budget]
-    return shlex.join(words if device is None else [*words, "--device", device])
+    if device is not None:
+        words += ["--device", device]
+    if Path(folder) != Path(_FOLDER):
+        words += ["--out", os.fspath(folder)]
+    return shlex.join(words)
 
 
 def _run_pieces(
@@ -111,6 +120,7 @@ def _run_pieces(
     device: str,
     max_seconds: float | None,
     reporter: Reporter,
+    fresh: bool,
 ) -> None:
     """Run pieces and add them to those finished, as far as the time goes."""
     name, began = store.experiment.name, time.monotonic()
@@ -137,7 +147,8 @@ def _run_pieces(
 
                 progress(0.0)
                 start = time.monotonic()
-                raw = store.experiment.run(store.settings, piece, Place(device, progress, tell))
+                place = Place(device, progress, tell, fresh=fresh)
+                raw = store.experiment.run(store.settings, piece, place)
                 seconds = time.monotonic() - start
                 finished[piece.name] = store.add(
                     piece, raw, seconds=seconds, device=device, commit=commit
@@ -145,7 +156,7 @@ def _run_pieces(
                 longest = max(longest, seconds)
                 _tell(store, piece, seconds, finished, reporter)
     except KeyboardInterrupt as error:
-        raise _interruption(store, finished) from error
+        raise _interruption(store, finished, fresh) from error
 
 
 def _run_side_by_side(
@@ -156,6 +167,7 @@ def _run_side_by_side(
     device: str,
     max_seconds: float | None,
     reporter: Reporter,
+    fresh: bool,
 ) -> None:
     """Run so many pieces at a time, and add them to those finished, as far as the time goes."""
     began, commit = time.monotonic(), current_commit()
@@ -176,7 +188,7 @@ def _run_side_by_side(
                         waiting.clear()
                         break
                     piece = waiting.pop(0)
-                    about = (store.experiment.name, store.budget, piece.name, device, jobs)
+                    about = (store.experiment.name, store.budget, piece.name, device, jobs, fresh)
                     running[pool.submit(_run_elsewhere, *about)] = piece
                 ready, _ = wait(running, return_when=FIRST_COMPLETED)
                 for future in ready:
@@ -193,11 +205,13 @@ def _run_side_by_side(
             for process in multiprocessing.active_children():
                 process.terminate()
             if isinstance(error, KeyboardInterrupt):
-                raise _interruption(store, finished) from error
+                raise _interruption(store, finished, fresh) from error
             raise
 
 
-def _run_elsewhere(name: str, budget: str, piece: str, device: str, jobs: int) -> tuple[Raw, float]:
+def _run_elsewhere(
+    name: str, budget: str, piece: str, device: str, jobs: int, fresh: bool
+) -> tuple[Raw, float]:
     """Run a piece in a process of its own; return its raw data and the seconds it took."""
     from arcsm.experiments import get_experiment
 
@@ -205,7 +219,8 @@ def _run_elsewhere(name: str, budget: str, piece: str, device: str, jobs: int) -
     settings = plain_settings(experiment, budget)
     (chosen,) = (one for one in experiment.pieces(settings) if one.name == piece)
     start = time.monotonic()
-    raw = experiment.run(settings, chosen, Place(device, lambda share: None, jobs=jobs))
+    place = Place(device, lambda share: None, jobs=jobs, fresh=fresh)
+    raw = experiment.run(settings, chosen, place)
     return raw, time.monotonic() - start
 
 
@@ -218,10 +233,37 @@ def _tell(
     )
 
 
-def _interruption(store: Store, finished: Mapping[str, Any]) -> KeyboardInterrupt:
+def _interruption(store: Store, finished: Mapping[str, Any], fresh: bool) -> KeyboardInterrupt:
     return KeyboardInterrupt(
         f"interrupted; {len(finished)} of {len(store.pieces)} pieces of {store.experiment.name} are"
-        f" kept in {str(store.directory)!r}, and the same command goes on"
+        f" kept in {str(store.directory)!r}, and {_same_command(fresh)} goes on"
+    )
+
+
+def _same_command(fresh: bool) -> str:
+    return "the same command without --fresh" if fresh else "the same command"
+
+
+def _what_is_left(
+    store: Store,
+    finished: Mapping[str, Any],
+    only: Sequence[str] | None,
+    command: str,
+    fresh: bool,
+) -> str:
+    """Return a sentence on the pieces that are not finished, and on what to do about them."""
+    left = [piece.name for piece in store.pieces if piece.name not in finished]
+    chosen = [piece.name for piece in store.pieces if only is None or piece.name in only]
+    of_chosen = [name for name in left if name in chosen]
+    if not of_chosen:
+        return (
+            f"{store.experiment.name}: the pieces chosen are finished; left are others:"
+            f" {_some(left)}. To run these, and then to write figures and metrics: {command}"
+        )
+    what = "pieces" if only is None else "pieces chosen"
+    return (
+        f"{store.experiment.name}: {len(chosen) - len(of_chosen)} of {len(chosen)} {what} are"
+        f" finished; left: {_some(of_chosen)}. {_same_command(fresh).capitalize()} goes on."
     )
 
 

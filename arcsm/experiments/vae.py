@@ -10,6 +10,7 @@ way for all methods: implicit encoders have no bound of their own.
 """
 
 import math
+import shutil
 import statistics
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
@@ -32,6 +33,7 @@ from arcsm.experiments.vae_parts import (
     draw_pictures,
     draw_samples,
     measure_likelihood,
+    state_folder,
     train_stack,
 )
 from arcsm.results import Metric
@@ -58,18 +60,26 @@ def pieces(settings: Settings) -> Sequence[Piece]:
 
 
 def run(settings: Settings, piece: Piece, place: Place) -> Raw:
-    """Train the runs of a method, one for each seed, and judge them."""
+    """Train the runs of a method, one for each seed, and judge them.
+
+    The state of the training is kept in the cache of the user until all is done, so that a piece
+    that was interrupted goes on, be it in its training or after that; a fresh one discards it.
+    """
     data, latent, method = (piece.labels[key] for key in ("data", "latent", "method"))
     pictures = Pictures(settings, data)
     forget_former_work(place.device)
     # Before an hour of training: the network of FID may not be there.
     features = None if pictures.binary else load_features(settings, place.device)
+    folder = state_folder(settings, data, method, latent)
+    if place.fresh and folder.exists():
+        shutil.rmtree(folder)
     stack, curve = train_stack(
         settings,
         pictures,
         method,
         latent,
         place.device,
+        folder,
         lambda share: place.progress(0.7 * share),
         place.tell,
     )
@@ -96,6 +106,7 @@ def run(settings: Settings, piece: Piece, place: Place) -> Raw:
         if index == 0:
             found["pictures"] = draw_pictures(pictures, encoder, decoder, place.device)
         runs.append(found)
+    shutil.rmtree(folder, ignore_errors=True)
     return {
         "data": data,
         "latent": latent,

@@ -3,7 +3,6 @@
 import hashlib
 import json
 import math
-import shutil
 import statistics
 import warnings
 from collections.abc import Callable, Mapping, Sequence
@@ -50,6 +49,8 @@ from arcsm.vae import (
 _COLUMNS = 8
 # Columns of a traversal: normal quantiles from 5 % to 95 %.
 _TRAVERSAL = 9
+# Of the states that are kept: another one where those of older code are not to be gone on with.
+_STATE_VERSION = 2
 
 
 class Pictures:
@@ -144,16 +145,16 @@ def train_stack(
     method: str,
     latent: int,
     device: str,
+    folder: Path,
     progress: Callable[[float], None],
     tell: Callable[[str], None],
 ) -> tuple[VAEStack, dict[str, Any]]:
     """Train the runs of a method; return them, and their curves with bounds on validation images.
 
-    The state is kept in the cache of the user until all is done, so that a piece that was
-    interrupted goes on.
+    The state is kept in the folder, that of the end as well, and what is there is gone on with: of
+    a run that was interrupted the rest, of a finished one nothing is trained.
     """
     stack = make_stack(settings, pictures, method, latent, device)
-    folder = _state_folder(settings, pictures.data, method, latent)
     validation = pictures.validation.to(device)
     bounds: dict[int, list[list[float]]] = {}
     path = folder / "bounds.json"
@@ -180,7 +181,6 @@ def train_stack(
         "elbo": [[one[0] for one in bounds.get(step, [])] for step in curve.step],
         "iwae": [[one[1] for one in bounds.get(step, [])] for step in curve.step],
     }
-    shutil.rmtree(folder, ignore_errors=True)
     return stack, told
 
 
@@ -289,8 +289,10 @@ def draw_samples(
     return np.concatenate(drawn)
 
 
-def _state_folder(settings: Settings, data: str, method: str, latent: int) -> Path:
-    about: Mapping[str, Any] = {**settings, "piece": [data, method, latent]}
+def state_folder(settings: Settings, data: str, method: str, latent: int) -> Path:
+    """Return where the state of the runs of a method is kept, in the cache of the user."""
+    piece = [data, method, latent]
+    about: Mapping[str, Any] = {**settings, "piece": piece, "version": _STATE_VERSION}
     text = json.dumps(about, sort_keys=True, default=list)
     digest = hashlib.sha256(text.encode()).hexdigest()[:16]
     return user_cache() / "arcsm" / "vae" / digest

@@ -12,6 +12,7 @@ from arcsm.vae.encoders import (
     FreeEncoder,
     GaussianEncoder,
     ImplicitEncoder,
+    check_noise,
 )
 from arcsm.vae.estimators import (
     ESTIMATORS,
@@ -57,6 +58,7 @@ __all__ = [
     "VAEStack",
     "ais",
     "binarise",
+    "check_noise",
     "importance_bounds",
     "log_prior",
     "make_estimator",

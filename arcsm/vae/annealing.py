@@ -2,12 +2,16 @@
 
 Chains go from the prior, or a normal density near the posterior, to the posterior along
 p_β(z) ∝ p₀(z)^{1−β} [p(z) p(x|z)]^β, β from 0 to 1 in steps of a sigmoid (Wu et al., 2017). The
-mean of their weights is unbiased for p(x), so that its log is a lower bound in expectation. Chains
-that go backwards from an exact draw of the posterior, which simulated data come with, give an upper
-bound (Grosse et al., 2015): the gap between both bounds the error.
+mean of their weights is unbiased for p(x), so that its log is a lower bound in expectation, if the
+steps of the moves are set beforehand. Chains that go backwards from an exact draw of the posterior,
+which simulated data come with, give an upper bound (Grosse et al., 2015): the gap between both
+bounds the error.
 
-Steps of the moves follow the acceptance of the chains of each image towards a target. All images of
-a batch and all their chains move together.
+Steps of the moves follow the acceptance of the chains of each image towards a target. As a step
+then depends on where these chains have been, moves leave p_β only nearly as it is: the mean of the
+weights is not strictly unbiased, nor are the bounds strict, though they are the nearer to it the
+slower steps adapt. With an adaptation of 1, steps stay as they are, and both hold. All images of a
+batch and all their chains move together.
 """
 
 import math
@@ -21,7 +25,7 @@ from torch import Tensor
 
 from arcsm.errors import InputError
 from arcsm.replay import Replayed
-from arcsm.vae.decoders import Decoder, log_prior
+from arcsm.vae.decoders import Decoder, check_positive, check_whole, log_prior
 
 Chains = Float[Tensor, "chains batch dims"]
 Weights = Float[Tensor, "chains batch"]
@@ -33,6 +37,37 @@ class Normal:
 
     mean: Float[Tensor, "batch dims"]
     root: Float[Tensor, "batch dims dims"]
+
+    def __post_init__(self) -> None:
+        mean, root = self.mean, self.root
+        if mean.ndim != 2 or root.shape != (*mean.shape, mean.shape[-1]):
+            raise InputError(
+                "expected a mean of shape (batch, dims) and a root of shape (batch, dims, dims),"
+                f" got {tuple(mean.shape)} and {tuple(root.shape)}; give each x its own"
+            )
+        kinds = [(one.dtype, one.device) for one in (mean, root)]
+        if kinds[0] != kinds[1] or not mean.is_floating_point():
+            raise InputError(
+                "expected mean and root to be floating-point numbers of one type on one device, got"
+                f" {mean.dtype} on {mean.device} and {root.dtype} on {root.device}; convert them"
+            )
+        finite = mean.isfinite().all() & root.isfinite().all()
+        # Densities read the lower triangle alone, draws all of the root.
+        triangular = (root.triu(1) == 0).all()
+        positive = (root.diagonal(dim1=-2, dim2=-1) > 0).all()
+        sound = torch.stack([finite, triangular, positive]).tolist()
+        faults = (
+            "NaN or infinity",
+            "entries above the diagonal",
+            "a diagonal that is not positive",
+        )
+        for good, fault in zip(sound, faults, strict=True):
+            if not good:
+                raise InputError(
+                    "expected a finite mean and, as the root of a covariance, a lower triangular"
+                    f" matrix with a positive diagonal, got {fault}; take"
+                    " torch.linalg.cholesky(covariance)"
+                )
 
     def sample(self, count: int, generator: torch.Generator | None) -> Chains:
         """Draw."""
@@ -61,33 +96,33 @@ class AISSettings:
     steepness: float = 4.0  # of the sigmoid of inverse temperatures
 
     def __post_init__(self) -> None:
-        if min(self.chains, self.temperatures, self.leapfrog) < 1:
+        for name in ("chains", "temperatures", "leapfrog"):
+            check_whole(getattr(self, name), name)
+        for name in ("target", "first_step", "adaptation", "steepness"):
+            check_positive(getattr(self, name), name)
+        if self.target >= 1 or self.adaptation < 1:
             raise InputError(
-                "expected at least one chain, temperature and leapfrog step, got"
-                f" {self.chains}, {self.temperatures} and {self.leapfrog}; correct these"
-            )
-        if not (0 < self.target < 1 and self.first_step > 0 and self.adaptation >= 1):
-            raise InputError(
-                "expected a target in (0, 1), a positive first_step and an adaptation of at least"
-                f" 1, got {self.target}, {self.first_step} and {self.adaptation}; correct these"
+                "expected a target of less than 1 and an adaptation of at least 1, got"
+                f" {self.target} and {self.adaptation}; correct these"
             )
 
     def betas(self) -> list[float]:
         """Return the inverse temperatures, from 0 to 1."""
 
         def sigmoid(t: float) -> float:
-            return 1 / (1 + math.exp(-self.steepness * (2 * t - 1)))
+            # As a hyperbolic tangent a steep one does not overflow, and a flat one is a line.
+            return math.tanh(self.steepness * (t - 0.5))
 
-        low, high = sigmoid(0), sigmoid(1)
         steps = range(self.temperatures + 1)
-        return [(sigmoid(i / self.temperatures) - low) / (high - low) for i in steps]
+        return [(sigmoid(i / self.temperatures) / sigmoid(1) + 1) / 2 for i in steps]
 
 
 @dataclass(frozen=True)
 class AISEstimate:
     """What annealing says of each x.
 
-    `log_likelihood` is a lower bound in expectation, an upper one where chains went backwards.
+    `log_likelihood` is a lower bound in expectation, an upper one where chains went backwards; both
+    but nearly, unless the adaptation of steps is 1.
     `effective` is how many of the chains carry the weight, `acceptance` the share of moves
     accepted, and `stuck` says whose chains rejected every move: their estimate is that of plain
     importance sampling from the start, and not to be relied on.
@@ -111,6 +146,8 @@ def ais(
     """Estimate log p(x) of each x, in nats; chains start from the prior unless told otherwise."""
     settings = settings or AISSettings()
     decoder.check(x)
+    if start is not None:
+        check_proposal(start, decoder, x, "start")
     z = _begin(decoder, x, settings, start, generator)
     return _anneal(decoder, x, z, settings, start, generator, progress, backwards=False)
 
@@ -130,13 +167,38 @@ def reverse_ais(
     """
     settings = settings or AISSettings()
     decoder.check(x)
+    if start is not None:
+        check_proposal(start, decoder, x, "start")
     if z.shape != (len(x), decoder.dims):
         raise InputError(
             f"expected the latents that x was drawn from, of shape ({len(x)}, {decoder.dims}), got"
             f" {tuple(z.shape)}; simulate x with decoder.sample(z)"
         )
+    if not bool(z.isfinite().all()):
+        raise InputError("expected finite latents, got NaN or infinity; draw them from the prior")
     chains = z.expand(settings.chains, *z.shape)
     return _anneal(decoder, x, chains, settings, start, generator, None, backwards=True)
+
+
+def check_proposal(normal: Normal, decoder: Decoder, x: Tensor, name: str) -> None:
+    """Refuse densities that are not one for each x, on the latents of the decoder."""
+    fits = isinstance(normal, Normal) and normal.mean.shape == (len(x), decoder.dims)
+    if not fits:
+        got = tuple(normal.mean.shape) if isinstance(normal, Normal) else type(normal).__name__
+        raise InputError(
+            f"expected as {name} a Normal with a mean of shape ({len(x)}, {decoder.dims}), one for"
+            f" each image, got {got}; make it of the same images: normal_proposal(encoder, x)"
+        )
+
+
+def check_numbers(logs: Weights) -> None:
+    """Refuse a decoder that says NaN, or more than any density, of some latents."""
+    bad = (logs.isnan() | logs.isposinf()).any(0)
+    if bool(bad.any()):
+        raise InputError(
+            "expected a decoder that gives log p(x|z) as a number, got NaN or infinity for"
+            f" {int(bad.sum())} of {len(bad)} images; look for NaN or infinity in its weights"
+        )
 
 
 def _begin(
@@ -237,13 +299,14 @@ class _Walk:
     ):
         self._parts, self._settings, self._generator = parts, settings, generator
         self._backwards = backwards
-        self.z = z.clone()
+        self.z = z.detach().clone()
         self.log_weight = z.new_zeros(z.shape[:2])
         self.accepted = z.new_zeros(z.shape[1])  # moves of all chains of an image, in shares
         self._length = z.new_full((z.shape[1], 1), settings.first_step)
         self._beta, self._change = z.new_zeros(()), z.new_zeros(())
         # log p₀ and the log of the rest at z, and their gradients.
         first, ratio, pull, push = self._look(self.z)
+        check_numbers(ratio)  # else all moves would be rejected, which looks like too long steps
         self._state = (first.clone(), ratio.clone(), pull.clone(), push.clone())
 
     def set_beta(self, beta: float, before: float) -> None:

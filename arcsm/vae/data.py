@@ -8,14 +8,19 @@ from jaxtyping import Float, UInt8
 from torch import Tensor
 
 from arcsm.errors import InputError
-from arcsm.vae.decoders import binarise
+from arcsm.vae.decoders import Decoder, binarise
+from arcsm.vae.encoders import Encoder, check_noise
+
+# Images by which networks are tried.
+_FEW = 8
 
 
 class ImageSource(ABC):
     """Images as bytes, from which batches are made as a likelihood needs them."""
 
     def __init__(self, pixels: UInt8[Tensor, "images ..."]):
-        if not isinstance(pixels, Tensor) or pixels.dtype != torch.uint8 or len(pixels) < 1:
+        is_bytes = isinstance(pixels, Tensor) and pixels.dtype == torch.uint8
+        if not is_bytes or pixels.ndim < 1 or pixels.numel() < 1:
             got = f"{pixels.dtype} {tuple(pixels.shape)}" if isinstance(pixels, Tensor) else pixels
             raise InputError(
                 f"expected images as a tensor of type uint8, levels 0 to 255, got {got}; images"
@@ -42,6 +47,39 @@ class ImageSource(ABC):
         made = self.made(self.pixels.index_select(0, chosen), generator)
         return made.unflatten(0, (runs, batch))
 
+    def check_networks(
+        self, encoder: Encoder, decoder: Decoder, autoregressive_for: str | None = None
+    ) -> None:
+        """Refuse networks that cannot take these images, by a few of them.
+
+        Noise of a form other than the estimator of this name needs is refused, too, as far as
+        derivatives show it.
+        """
+        # From a generator of its own: those of a run draw what they would have drawn.
+        generator = torch.Generator(self.pixels.device).manual_seed(0)
+        x = self.draw(1, _FEW, generator)[0]
+        decoder.check(x)
+        shape, count = tuple(x.shape), encoder.feature_dims
+        size = (1, len(x), encoder.dims)
+        eps = torch.randn(size, generator=generator, device=x.device).requires_grad_()
+        try:
+            features = encoder.features(x)
+            if tuple(features.shape) == (len(x), count):
+                z = encoder.latents(features, eps)
+                if autoregressive_for is not None:
+                    check_noise(z, eps, autoregressive_for)
+                return
+        except (RuntimeError, ValueError) as error:
+            raise InputError(
+                f"expected images that the encoder takes, got some of shape {shape}: {error}; build"
+                " the encoder for these images"
+            ) from error
+        raise InputError(
+            f"expected an encoder with features of shape ({len(x)}, {count}) of images of shape"
+            f" {shape}, got features of shape {tuple(features.shape)}; build it for these images,"
+            " or flatten them"
+        )
+
     @abstractmethod
     def made(self, levels: Tensor, generator: torch.Generator | None) -> Tensor:
         """Return images as the likelihood needs them."""
@@ -49,6 +87,15 @@ class ImageSource(ABC):
 
 class BinaryImages(ImageSource):
     """Grey levels (images, pixels) as probabilities of 0 or 1, drawn anew for every batch."""
+
+    def __init__(self, pixels: UInt8[Tensor, "images ..."]):
+        super().__init__(pixels)
+        largest = int(pixels.max())
+        if largest <= 1:
+            raise InputError(
+                f"expected grey levels from 0 to 255, got none above {largest}: pixels that are"
+                " binary already would be bright once in 255 times; multiply them by 255"
+            )
 
     def made(self, levels: Tensor, generator: torch.Generator | None) -> Tensor:
         """Draw pixels of 0 or 1."""

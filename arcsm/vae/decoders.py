@@ -6,6 +6,7 @@ front of that of the batch; `means` are what it would show of z.
 
 import math
 from itertools import pairwise
+from numbers import Integral, Real
 
 import torch
 import torch.nn.functional as F
@@ -15,6 +16,43 @@ from torch import Tensor, nn
 from arcsm.errors import InputError
 
 Latents = Float[Tensor, "*particles batch dims"]
+
+GROUPS = 8  # of channels that are normalised together
+
+
+def check_whole(value: object, name: str, least: int = 1) -> int:
+    """Return a size or count as an int; refuse what is none. Whole numbers of NumPy are welcome."""
+    if isinstance(value, bool) or not isinstance(value, Integral) or value < least:
+        raise InputError(
+            f"expected {name} to be a whole number of at least {least}, got {value!r}; correct it"
+        )
+    return int(value)
+
+
+def check_positive(value: float, name: str) -> None:
+    """Refuse what is no positive, finite number."""
+    number = not isinstance(value, bool) and isinstance(value, Real)
+    if not (number and 0 < value < math.inf):
+        raise InputError(
+            f"expected {name} to be a positive, finite number, got {value!r}; correct it"
+        )
+
+
+def check_convolutions(channels: int, width: int, side: int) -> tuple[int, int, int]:
+    """Return the sizes of networks of four strided convolutions; refuse those that do not fit."""
+    channels, width = check_whole(channels, "channels"), check_whole(width, "width")
+    side = check_whole(side, "side")
+    if side % 16:
+        raise InputError(
+            f"expected images with sides of a multiple of 16, got {side}; four layers halve or"
+            " double them each: crop or resize the images"
+        )
+    if width % GROUPS:
+        raise InputError(
+            f"expected a width of a multiple of {GROUPS}, got {width}; channels are normalised in"
+            f" {GROUPS} groups of one size: take {GROUPS * math.ceil(width / GROUPS)}"
+        )
+    return channels, width, side
 
 
 def log_prior(z: Latents) -> Float[Tensor, "*particles batch"]:
@@ -40,12 +78,21 @@ class Decoder(nn.Module):
         """Return E[x|z]."""
         raise NotImplementedError
 
+    def sample(self, z: Latents, *, generator: torch.Generator | None = None) -> Tensor:
+        """Draw from p(x|z)."""
+        raise NotImplementedError
+
     def check(self, x: Tensor) -> None:
-        """Refuse observations that p(x|z) gives no probability."""
-        if tuple(x.shape[1:]) != self.shape:
+        """Refuse observations that p(x|z) gives no probability; `log_prob` takes them as told."""
+        if not isinstance(x, Tensor) or tuple(x.shape[1:]) != self.shape:
+            got = tuple(x.shape) if isinstance(x, Tensor) else type(x).__name__
             raise InputError(
                 f"expected observations of shape (batch, {', '.join(map(str, self.shape))}), got"
-                f" {tuple(x.shape)}; reshape them"
+                f" {got}; make them a tensor of this shape"
+            )
+        if not len(x):
+            raise InputError(
+                f"expected at least one image, got {tuple(x.shape)}; look at how they were chosen"
             )
         if not bool(x.isfinite().all()):
             raise InputError("expected finite observations, got NaN or infinity; look for them")
@@ -65,6 +112,8 @@ class BernoulliDecoder(Decoder):
 
     def __init__(self, dims: int, pixels: int = 784, *, hidden: int = 256):
         super().__init__()
+        dims, pixels = check_whole(dims, "dims"), check_whole(pixels, "pixels")
+        hidden = check_whole(hidden, "hidden")
         self.dims, self.shape = dims, (pixels,)
         self.network = nn.Sequential(
             nn.Linear(dims, hidden),
@@ -111,11 +160,8 @@ class ConvolutionalDecoder(Decoder):
 
     def __init__(self, dims: int, channels: int = 3, *, width: int = 64, side: int = 64):
         super().__init__()
-        if side < 16 or side % 16:
-            raise InputError(
-                f"expected images with sides of a multiple of 16, got {side};"
-                " four layers double them each"
-            )
+        dims = check_whole(dims, "dims")
+        channels, width, side = check_convolutions(channels, width, side)
         self.dims, self.shape = dims, (channels, side, side)
         self._start = (8 * width, side // 16, side // 16)
         self.input = nn.Linear(dims, math.prod(self._start))
@@ -123,11 +169,15 @@ class ConvolutionalDecoder(Decoder):
         layers: list[nn.Module] = []
         for before, after in pairwise(widths):
             layers += [
-                nn.GroupNorm(8, before),
+                nn.GroupNorm(GROUPS, before),
                 nn.SiLU(),
                 nn.ConvTranspose2d(before, after, 4, 2, 1),
             ]
-        layers += [nn.GroupNorm(8, width), nn.SiLU(), nn.ConvTranspose2d(width, channels, 4, 2, 1)]
+        layers += [
+            nn.GroupNorm(GROUPS, width),
+            nn.SiLU(),
+            nn.ConvTranspose2d(width, channels, 4, 2, 1),
+        ]
         self.layers = nn.Sequential(*layers, nn.Tanh())
         self.log_deviation = nn.Parameter(torch.tensor(-1.0))
 
@@ -147,9 +197,18 @@ class ConvolutionalDecoder(Decoder):
         """Return the mean images."""
         return self(z)
 
+    @torch.no_grad()
+    def sample(self, z: Latents, *, generator: torch.Generator | None = None) -> Tensor:
+        """Draw images: means and normal noise of the learned deviation, which may leave [−1, 1]."""
+        means = self(z)
+        noise = torch.randn(means.shape, generator=generator, device=z.device, dtype=means.dtype)
+        return means + self.log_deviation.exp() * noise
+
     def check_range(self, low: float, high: float, x: Tensor) -> None:
-        """Refuse values outside [−1, 1], which no mean could reach."""
-        if low < -1 or high > 1:
+        """Refuse values that neither a mean, in [−1, 1], nor the noise around one would reach."""
+        # Images that were drawn leave the range, but not by eight deviations.
+        furthest = 1 + 8 * float(self.log_deviation.detach().exp())
+        if low < -furthest or high > furthest:
             raise InputError(
                 f"expected images scaled to [−1, 1], got values from {low:g} to {high:g};"
                 " pixels become pixels/127.5 − 1"

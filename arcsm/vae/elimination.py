@@ -6,16 +6,14 @@ import triton.language as tl  # type: ignore[import-not-found,unused-ignore]
 from jaxtyping import Float
 from torch import Tensor
 
-# A program has its matrix in registers; with more rows there is no room for it.
-LARGEST = 128
-
 
 def solve_definite(
     matrix: Float[Tensor, "*batch rows rows"], right: Float[Tensor, "*batch rows columns"]
 ) -> Float[Tensor, "*batch rows columns"]:
     """Return matrix⁻¹ right for positive definite matrices of at most 128 rows, in float32.
 
-    By elimination without pivots, which such matrices do not need.
+    By elimination without pivots, which such matrices do not need. A program has its matrix in
+    registers; with more rows there is no room for it.
     """
     size, columns = right.shape[-2:]
     matrix, right = matrix.contiguous(), right.contiguous()

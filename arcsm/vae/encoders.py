@@ -6,7 +6,9 @@ in front, of particles: ε (particles, batch, D) gives z (particles, batch, D).
 
 The entropy gradient by conditional scores needs z_d = h_d(ε_d, z_<d, x), in which ε_<d enters only
 through z_<d (Appendix D of the paper). An encoder that keeps to it says so by the attribute
-`autoregressive_noise`; no test of derivatives could find out.
+`autoregressive_noise`. Derivatives can refute that, as z_d must not depend on the noise of later
+latents (`check_noise`), but they cannot prove it: that earlier noise reaches z_d around z_<d they
+do not show.
 """
 
 import math
@@ -17,6 +19,7 @@ from torch import Tensor, nn
 
 from arcsm.context.made import MaskedLinear
 from arcsm.errors import InputError
+from arcsm.vae.decoders import GROUPS, check_convolutions, check_whole
 
 Noise = Float[Tensor, "particles batch dims"]
 Latents = Float[Tensor, "particles batch dims"]
@@ -33,11 +36,11 @@ class ConvolutionalBody(nn.Module):
 
     def __init__(self, channels: int = 3, *, width: int = 64, side: int = 64):
         super().__init__()
-        _check_side(side)
+        channels, width, side = check_convolutions(channels, width, side)
         widths = [width, 2 * width, 4 * width, 8 * width]
         layers: list[nn.Module] = []
         for before, after in zip([channels, *widths], widths, strict=False):
-            layers += [nn.Conv2d(before, after, 4, 2, 1), nn.GroupNorm(8, after), nn.SiLU()]
+            layers += [nn.Conv2d(before, after, 4, 2, 1), nn.GroupNorm(GROUPS, after), nn.SiLU()]
         self.layers = nn.Sequential(*layers)
         self.features = widths[-1] * (side // 16) ** 2
 
@@ -59,11 +62,8 @@ class Encoder(nn.Module):
         self, dims: int, features: int, hidden: int, body: nn.Module | None, extra: int = 0
     ):
         super().__init__()
-        if min(dims, features, hidden) < 1:
-            raise InputError(
-                "expected at least one latent, one feature and one hidden unit, got"
-                f" {dims}, {features} and {hidden}; correct these"
-            )
+        dims, features = check_whole(dims, "dims"), check_whole(features, "features")
+        hidden, extra = check_whole(hidden, "hidden"), check_whole(extra, "extra", 0)
         self.dims, self.feature_dims = dims, features
         self.body = nn.Identity() if body is None else body
         self.network = nn.Sequential(
@@ -184,6 +184,8 @@ class ImplicitEncoder(Encoder):
         bumps: int = 4,
         body: nn.Module | None = None,
     ):
+        dims, hidden = check_whole(dims, "dims"), check_whole(hidden, "hidden")
+        bumps = check_whole(bumps, "bumps", 0)
         super().__init__(dims, features, hidden, body, 3 * dims * bumps + hidden)
         self.bumps = bumps
         # Unit of degree m sees w_1 … w_m; output d sees units of degree d − 1 and less.
@@ -213,9 +215,56 @@ class ImplicitEncoder(Encoder):
         return torch.addcmul(move, w, torch.exp(3 * torch.tanh(log_stretch / 3)))
 
 
-def _check_side(side: int) -> None:
-    if side < 16 or side % 16:
+def check_noise(z: Latents, eps: Noise, name: str = "CSM") -> None:
+    """Refuse latents of which one depends on the noise of a later one.
+
+    z are latents computed from the noise eps, which requires gradients. This takes one backward
+    pass for each latent. To pass is no proof of z_d = h_d(ε_d, z_<d, x): earlier noise may still
+    reach z_d around z_<d.
+
+    >>> encoder, eps = ImplicitEncoder(2, 3, hidden=8), torch.randn(4, 5, 2, requires_grad=True)
+    >>> check_noise(encoder(torch.randn(5, 3), eps), eps)
+    """
+    if z.shape != eps.shape or z.ndim != 3:
         raise InputError(
-            f"expected images with sides of a multiple of 16, got {side};"
-            " four layers halve them each"
+            "expected latents and noise of one shape (particles, batch, dims), got"
+            f" {tuple(z.shape)} and {tuple(eps.shape)}; pass the noise that z was computed from"
         )
+    if not z.numel():
+        raise InputError(f"expected at least one latent, got {tuple(z.shape)}; draw some")
+    slopes = _slopes(z, eps)
+    if not bool(slopes.isfinite().all()):
+        raise InputError(
+            "expected latents with finite derivatives by the noise, got NaN or infinity; look at"
+            " the sampler"
+        )
+    # Masks give zeros; what rounds by the way is within some units of the last place.
+    tolerance = 10 * torch.finfo(slopes.dtype).eps * slopes.max()
+    wrong = (slopes.triu(1) > tolerance).nonzero().tolist()
+    if wrong:
+        d, e = wrong[0]
+        raise InputError(
+            f"expected latents z_d = h_d(ε_d, z_<d, x) for {name}, in which no z_d depends on the"
+            f" noise of later latents, got a derivative of {slopes[d, e].item():.2g} of z_{d + 1}"
+            f" by ε_{e + 1}: conditional scores would not give the entropy gradient; use"
+            " ImplicitEncoder, order latents and noise so that none looks ahead, or take a method"
+            " of joint scores (ssm, stein, spectral)"
+        )
+
+
+def _slopes(z: Latents, eps: Noise) -> Float[Tensor, "dims dims"]:
+    """Return the largest |∂z_d/∂ε_e| over particles and batch."""
+    rows = []
+    if z.requires_grad and eps.requires_grad:
+        for d in range(z.shape[-1]):
+            only = torch.zeros_like(z)
+            only[..., d] = 1
+            (row,) = torch.autograd.grad(z, eps, only, retain_graph=True, allow_unused=True)
+            if row is not None:
+                rows.append(row.abs().amax((0, 1)))
+    if not rows:
+        raise InputError(
+            "expected latents computed from noise that requires gradients, got none that depend on"
+            " it; call eps.requires_grad_() first, then the sampler, without torch.no_grad()"
+        )
+    return torch.stack(rows)

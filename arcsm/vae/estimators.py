@@ -17,12 +17,18 @@ z_d = h_d(ε_d, z_<d, x), the same with the conditional scores ∂ log q(z_d | z
 | `CSMEntropy` | AR-CSM field trained by CSM | yes | autoregressive noise |
 
 One that learns is given draws to learn from by `update(z, x)`, once for each step of the sampler or
-more often. x is what the posterior depends on, one vector for each entry of the batch, or None.
+more often. x is what the posterior depends on, one vector for each entry of the batch, or None; of
+an encoder of `arcsm.vae` it is `encoder.features(images)`.
+
+For what rests on scores the density must vanish at the ends of its range: of draws that are uniform
+between two ends they know nothing.
 """
 
+import inspect
 import math
 from abc import ABC, abstractmethod
 from collections.abc import Callable
+from numbers import Integral
 from typing import Any
 
 import torch
@@ -30,13 +36,17 @@ from jaxtyping import Float
 from torch import Tensor, nn
 
 from arcsm.errors import InputError, NonFiniteLossError
-from arcsm.vae.encoders import GaussianEncoder
+from arcsm.vae.encoders import GaussianEncoder, normal_entropy
 from arcsm.vae.fields import AutoregressiveField, JointField
-from arcsm.vae.kernels import spectral_scores, stein_scores
+from arcsm.vae.kernels import SMALLEST_RIDGE, spectral_scores, stein_scores
 
 Latents = Float[Tensor, "particles batch dims"]
 Condition = Float[Tensor, "batch condition"] | None
 Surrogate = Float[Tensor, ""]
+
+# A loss of score matching that is above this, for each latent, is no accident of a batch: without
+# any scores it is 0, and what is learned makes it negative.
+_LARGEST_LOSS = 1e4
 
 
 class EntropyEstimator(nn.Module, ABC):
@@ -54,14 +64,14 @@ class EntropyEstimator(nn.Module, ABC):
     def __init__(self, sampler: nn.Module):
         super().__init__()
         dims = getattr(sampler, "dims", None)
-        if not isinstance(dims, int) or dims < 1:
+        if isinstance(dims, bool) or not isinstance(dims, Integral) or dims < 1:
             raise InputError(
                 f"expected a sampler with an attribute dims, its number of latents, got {dims!r}"
                 f" of a {type(sampler).__name__}; set it"
             )
         if self.needs_autoregressive_noise:
             check_autoregressive_noise(sampler, self.name)
-        self.dims = dims
+        self.dims = int(dims)
 
     @abstractmethod
     def scores(self, z: Latents, x: Condition = None) -> Latents:
@@ -69,7 +79,7 @@ class EntropyEstimator(nn.Module, ABC):
 
     def entropy_surrogate(self, z: Latents, x: Condition = None) -> Surrogate:
         """Return a number whose gradient estimates that of the mean entropy of q(·|x)."""
-        self.check_latents(z)
+        self.check(z, x)
         with torch.no_grad():
             scores = self.centred_scores(z.detach(), x)
         return -(scores * z).sum(-1).mean()
@@ -91,18 +101,39 @@ class EntropyEstimator(nn.Module, ABC):
     def set_learning_rate(self, rate: float) -> None:
         """Set the rate of further updates, where something is learned."""
 
-    def check_latents(self, z: Latents) -> None:
-        """Refuse latents of another shape, or of too few particles."""
-        if z.ndim != 3 or z.shape[-1] != self.dims:
+    def check(self, z: Latents, x: Condition) -> None:
+        """Refuse latents and x of another shape or kind, or too few particles."""
+        if not isinstance(z, Tensor) or z.ndim != 3 or z.shape[-1] != self.dims or z.numel() == 0:
             raise InputError(
-                f"expected latents of shape (particles, batch, {self.dims}), got"
-                f" {tuple(z.shape)}; add axes for particles and batch"
+                f"expected latents of shape (particles, batch, {self.dims}), at least one of each,"
+                f" got {_shape(z)}; add axes for particles and batch"
             )
         if len(z) < self.least_particles:
             raise InputError(
                 f"expected at least {self.least_particles} particles for {self.name}, got"
                 f" {len(z)}: it compares the draws of one x; draw more"
             )
+        self.check_dtype(z, "latents")
+        if not bool(z.isfinite().all()):
+            raise InputError("expected finite latents, got NaN or infinity; look at the sampler")
+        if x is not None:
+            if not isinstance(x, Tensor) or x.ndim != 2 or len(x) != z.shape[1]:
+                raise InputError(
+                    f"expected x of shape ({z.shape[1]}, features), one vector for each entry of"
+                    f" the batch, got {_shape(x)}; pass encoder.features(images), for instance"
+                )
+            self.check_dtype(x, "x")
+
+    def check_dtype(self, values: Tensor, what: str) -> None:
+        """Refuse numbers of another kind than those of the estimator."""
+        weight = next(self.parameters(), None)
+        if weight is not None and values.dtype != weight.dtype:
+            raise InputError(
+                f"expected {what} of {weight.dtype}, as the estimator is, got {values.dtype};"
+                " convert one of them"
+            )
+        if not values.is_floating_point():
+            raise InputError(f"expected {what} of real numbers, got {values.dtype}; convert them")
 
 
 def centred(scores: Latents) -> Latents:
@@ -143,13 +174,13 @@ class ELBOEntropy(EntropyEstimator):
     def scores(self, z: Latents, x: Condition = None) -> Latents:
         """Return the scores of the normal density."""
         (encoder,) = self._encoder
-        mean, log_scale = encoder.units(encoder.features(_needed(x)))
+        mean, log_scale = encoder.units(_needed(x))
         return (mean - z) * torch.exp(-2 * log_scale)
 
     def entropy_surrogate(self, z: Latents, x: Condition = None) -> Surrogate:
         """Return the mean entropy of q(·|x)."""
-        self.check_latents(z)
-        return self._encoder[0].entropy(_needed(x)).mean()
+        self.check(z, x)
+        return normal_entropy(self._encoder[0].units(_needed(x))[1]).mean()
 
 
 class SteinEntropy(EntropyEstimator):
@@ -160,8 +191,11 @@ class SteinEntropy(EntropyEstimator):
 
     def __init__(self, sampler: nn.Module, *, ridge: float = 1e-3):
         super().__init__(sampler)
-        if not ridge > 0:
-            raise InputError(f"expected a positive ridge, got {ridge}; the kernel may be singular")
+        if not isinstance(ridge, float) or not SMALLEST_RIDGE <= ridge < math.inf:
+            raise InputError(
+                f"expected a ridge of at least {SMALLEST_RIDGE:g}, got {ridge!r}: the kernel may be"
+                " singular; 1e-3 is usual"
+            )
         self.ridge = ridge
 
     def scores(self, z: Latents, x: Condition = None) -> Latents:
@@ -177,8 +211,11 @@ class SpectralEntropy(EntropyEstimator):
 
     def __init__(self, sampler: nn.Module, *, share: float = 0.99):
         super().__init__(sampler)
-        if not 0 < share <= 1:
-            raise InputError(f"expected a share in (0, 1], got {share}; 0.99 is usual")
+        if not isinstance(share, float) or not 0 < share < 1:
+            raise InputError(
+                f"expected a share above 0 and below 1, got {share!r}: the last eigenvectors are"
+                " noise; 0.99 is usual"
+            )
         self.share = share
 
     def scores(self, z: Latents, x: Condition = None) -> Latents:
@@ -213,6 +250,7 @@ class LearnedEntropy(EntropyEstimator):
         self.field = self.kind(
             self.dims, condition_dims, width=width, learns_units=self._units is None
         )
+        _check_rate(learning_rate)
         self.learning_rate, self._updates = learning_rate, 0
         self._optimizer: torch.optim.Optimizer | None = None
 
@@ -240,14 +278,16 @@ class LearnedEntropy(EntropyEstimator):
         return self.field.objective(z, x, direction, units)
 
     def set_learning_rate(self, rate: float) -> None:
-        """Set the rate of further updates."""
+        """Set the rate of further updates; 0 leaves the field as it is."""
+        _check_rate(rate)
         self.learning_rate = rate
         for group in [] if self._optimizer is None else self._optimizer.param_groups:
             group["lr"] = rate
 
+    @torch.enable_grad()
     def update(self, z: Latents, x: Condition = None) -> float | None:
         """Take a step of Adam on draws; return the loss before it."""
-        self.check_latents(z)
+        self.check(z, x)
         if self._optimizer is None:  # at the first step: the module may have been moved before
             self._optimizer = torch.optim.Adam(self.parameters(), lr=self.learning_rate)
         # Drawn by all: methods that are compared from one seed then are given the same draws.
@@ -255,7 +295,7 @@ class LearnedEntropy(EntropyEstimator):
         direction = noise if self.sliced else None
         loss, _ = self.loss_and_scores(z, x, direction, *(self._units_of(x) or ()))
         value = loss.item()
-        if not math.isfinite(value):
+        if has_diverged(value, self.dims):
             raise diverged(self.name, self._updates + 1)
         self._optimizer.zero_grad(set_to_none=True)
         loss.backward()
@@ -295,11 +335,17 @@ class SSMAREntropy(SSMEntropy):
     kind = AutoregressiveField
 
 
+def has_diverged(loss: float, dims: int) -> bool:
+    """Say whether a loss of score matching tells that nothing is learned any more."""
+    return not loss <= _LARGEST_LOSS * dims
+
+
 def diverged(name: str, step: int) -> NonFiniteLossError:
-    """Return the error of a score estimator that has left the numbers."""
+    """Return the error of a score estimator that has left the numbers, or is about to."""
     return NonFiniteLossError(
-        f"the score estimator of {name} diverged at its step {step}: its loss or gradient is not a"
-        " finite number; lower its learning rate, or look whether the sampler's draws are finite"
+        f"the score estimator of {name} diverged at its step {step}: its loss is far above 0, which"
+        " it is without any scores, or not a number; lower its learning rate, or look whether the"
+        " sampler's draws are finite"
     )
 
 
@@ -327,9 +373,26 @@ def make_estimator(
             f"expected a method among {', '.join(ESTIMATORS)}, got {method!r}; choose one"
         )
     kind = ESTIMATORS[method]
+    known = [name for name in inspect.signature(kind).parameters if name != "sampler"]
+    for name in options:
+        if name not in known:
+            raise InputError(
+                f"expected options of {method} among {', '.join(known) or 'none'}, got {name!r};"
+                " leave it out"
+            )
     if kind.learns:
         return kind(sampler, condition_dims, **options)  # type: ignore[call-arg]
     return kind(sampler, **options)
+
+
+def _check_rate(rate: object) -> None:
+    number = isinstance(rate, (int, float)) and not isinstance(rate, bool)
+    if not number or not 0 <= rate < math.inf:  # type: ignore[operator]
+        raise InputError(f"expected a learning rate of 0 or more, got {rate!r}; correct it")
+
+
+def _shape(value: object) -> str:
+    return str(tuple(value.shape)) if isinstance(value, Tensor) else type(value).__name__
 
 
 def _needed(x: Condition) -> Tensor:

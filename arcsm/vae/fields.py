@@ -4,7 +4,7 @@ A posterior may be a hundred times as narrow for one x as for another. So the sc
 r = (z − μ)/σ, divided by σ, with the units μ(x) and σ(x) of the sampler. Where a sampler does not
 say them, the field learns the middle and the width of z, by the likelihood of a Student density,
 which a few far draws do not move. For any μ and σ the objectives below have their optimum at the
-true score: the units matter for how quickly it is learned.
+true score: the units matter for how quickly it is learned, and for where a draw counts as far.
 
 Two fields: a joint one, R^D → R^D, and the autoregressive one (AR-CSM), whose output d sees z_≤d.
 """
@@ -25,8 +25,9 @@ Units = tuple[Float[Tensor, "batch dims"], Float[Tensor, "batch dims"]]  # μ an
 
 # The degrees of freedom of the density that units are learned by.
 TAILS = 4.0
-# The largest score in these units: that of a normal density at as many deviations.
-LARGEST = 8.0
+# Units beyond which a field knows nothing, and its scores grow no more. A posterior may be several
+# times as wide as its units, and far narrower given other latents: within them nothing is bounded.
+FAR = 64.0
 
 
 class ScoreField(nn.Module, ABC):
@@ -59,7 +60,7 @@ class ScoreField(nn.Module, ABC):
         hidden = self.hidden(x)
         mean, log_scale = self.units(hidden, units)
         scale = log_scale.exp()
-        return _bounded(self.scaled((z - mean) / scale, hidden)) / scale
+        return self.scaled(_within((z - mean) / scale), hidden) / scale
 
     def objective(
         self,
@@ -71,16 +72,16 @@ class ScoreField(nn.Module, ABC):
         """Return what is minimised, score matching on r and likelihood of units; and scores.
 
         Without a `direction` it is CSM, with one SSM along it, its square replaced by its mean. The
-        scores at z are those that `forward` returns, detached.
+        scores at z are those that `forward` returns, detached; so are z and x, which others learn.
         """
-        hidden = self.hidden(x)
+        hidden = self.hidden(None if x is None else x.detach())
         mean, log_scale = self.units(hidden, units)
         r = (z.detach() - mean) * torch.exp(-log_scale)
         likelihood: Tensor | float = 0.0
         if self.unit_layer is not None:
             tails = (TAILS + 1) / 2 * torch.log1p(r.square() / TAILS)
             likelihood = (tails + log_scale).sum(-1).mean()
-        r = r.detach()
+        r = _within(r.detach())
         if direction is None:
             score, slope = self.jet(r, hidden)
         else:
@@ -88,7 +89,7 @@ class ScoreField(nn.Module, ABC):
             found = torch.func.jvp(lambda at: self.scaled(at, hidden), (r,), (direction,))
             score, slope = found[0], found[1] * direction
         loss = likelihood + (score.square() / 2 + slope).sum(-1).mean()
-        return loss, _bounded(score.detach()) * torch.exp(-log_scale.detach())
+        return loss, score.detach() * torch.exp(-log_scale.detach())
 
     def hidden(self, x: Float[Tensor, "batch condition"] | None) -> Hidden:
         """Return the features of x that the field works with."""
@@ -207,10 +208,10 @@ class AutoregressiveField(ScoreField):
         return made.output(F.silu(h)).unflatten(-1, (self.dims, made.width))
 
 
-def _bounded(score: Latents) -> Latents:
-    """Return scores within their bounds.
+def _within(r: Latents) -> Latents:
+    """Return draws with those that are far brought nearer.
 
-    While the encoder is ahead of the field, one that grows with the distance would drive it on and
-    on.
+    While the encoder is ahead of the field, scores that grow with the distance would drive it on
+    and on.
     """
-    return score.clamp(-LARGEST, LARGEST)
+    return r.clamp(-FAR, FAR)

@@ -14,8 +14,8 @@ from jaxtyping import Float
 from torch import Tensor
 
 from arcsm.errors import InputError
-from arcsm.vae.annealing import Normal
-from arcsm.vae.decoders import Decoder, log_prior
+from arcsm.vae.annealing import Normal, check_numbers, check_proposal
+from arcsm.vae.decoders import Decoder, check_positive, check_whole, log_prior
 from arcsm.vae.encoders import Encoder
 
 
@@ -37,13 +37,31 @@ def normal_proposal(
     widen: float = 1.2,
     generator: torch.Generator | None = None,
 ) -> Normal:
-    """Return normal densities with the moments of the encoder's draws, `widen` times as wide."""
-    if draws < 2:
-        raise InputError(f"expected at least 2 draws for a covariance, got {draws}; take more")
+    """Return normal densities with the moments of the encoder's draws, `widen` times as wide.
+
+    Only what no encoder could see is refused of x: which values are possible the decoder knows.
+    """
+    draws = check_whole(draws, "draws", 2)  # of one there is no covariance
+    check_positive(widen, "widen")
+    if not isinstance(x, Tensor) or not x.ndim or not len(x):
+        got = tuple(x.shape) if isinstance(x, Tensor) else type(x).__name__
+        raise InputError(f"expected a tensor of at least one image, got {got}; pass images")
+    if not bool(x.isfinite().all()):
+        raise InputError("expected finite observations, got NaN or infinity; look for them")
     features = encoder.features(x)
+    if features.shape != (len(x), encoder.feature_dims):
+        raise InputError(
+            f"expected images of which the encoder sees features of shape ({len(x)},"
+            f" {encoder.feature_dims}), got {tuple(features.shape)}; reshape the images"
+        )
     shape = (draws, len(features), encoder.dims)
     eps = torch.randn(shape, generator=generator, device=features.device).to(features.dtype)
     z = encoder.latents(features, eps)
+    if not bool(z.isfinite().all()):
+        raise InputError(
+            "expected an encoder that draws finite latents, got NaN or infinity; look for them in"
+            " its weights"
+        )
     mean = z.mean(0)
     away = (z - mean).movedim(0, 1)
     covariance = away.mT @ away / (draws - 1)
@@ -65,14 +83,15 @@ def importance_bounds(
     generator: torch.Generator | None = None,
 ) -> ImportanceEstimate:
     """Return bounds of log p(x), in nats, from so many draws of the proposal."""
-    if samples < 1:
-        raise InputError(f"expected at least one sample, got {samples}; take more")
+    samples, at_once = check_whole(samples, "samples"), check_whole(at_once, "at_once")
     decoder.check(x)
+    check_proposal(proposal, decoder, x, "proposal")
     logs = []
     for first in range(0, samples, at_once):
         z = proposal.sample(min(at_once, samples - first), generator)
         logs.append(decoder.log_prob(x, z) + log_prior(z) - proposal.log_prob(z))
     log_weight = torch.cat(logs)
+    check_numbers(log_weight)
     total = log_weight.logsumexp(0)
     effective = torch.exp(2 * total - (2 * log_weight).logsumexp(0))
     return ImportanceEstimate(log_weight.mean(0), total - math.log(samples), effective)

@@ -14,20 +14,29 @@ from arcsm.devices import has_triton
 
 Draws = Float[Tensor, "*batch draws dims"]
 
+# Kernels of a thousand draws have eigenvalues from 0 to a thousand: smaller ridges drown in it.
+SMALLEST_RIDGE = 1e-6
+# With a smaller one single precision would not do.
+_RIDGE_OF_FLOATS = 1e-4
+# What a kernel of a GPU has room for.
+_MOST_ROWS = 128
+
 
 def stein_scores(z: Draws, ridge: float) -> Draws:
     """Return scores at the draws by Stein's identity; `ridge` is η."""
-    kernel, pushes = _kernel_and_pushes(z)
-    kernel.diagonal(dim1=-2, dim2=-1).add_(ridge)
-    if z.is_cuda and z.dtype == torch.float32 and has_triton():
-        from arcsm.vae.elimination import LARGEST, solve_definite
+    fused = z.is_cuda and z.dtype == torch.float32 and ridge >= _RIDGE_OF_FLOATS and has_triton()
+    if fused and z.shape[-2] <= _MOST_ROWS:
+        from arcsm.vae.elimination import solve_definite
 
-        if z.shape[-2] <= LARGEST:
-            return -solve_definite(kernel, pushes)
+        kernel, pushes = _kernel_and_pushes(z)
+        kernel.diagonal(dim1=-2, dim2=-1).add_(ridge)
+        return -solve_definite(kernel, pushes)
+    kernel, pushes = _kernel_and_pushes(z.double())
+    kernel.diagonal(dim1=-2, dim2=-1).add_(ridge)
     # Without a look at success, which would wait for the device: a ridge makes it certain.
     factor, _ = torch.linalg.cholesky_ex(kernel)
     half = torch.linalg.solve_triangular(factor, pushes, upper=False)
-    return -torch.linalg.solve_triangular(factor.mT, half, upper=True)
+    return -torch.linalg.solve_triangular(factor.mT, half, upper=True).to(z.dtype)
 
 
 def spectral_scores(z: Draws, share: float) -> Draws:

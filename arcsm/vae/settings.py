@@ -1,9 +1,13 @@
 """How VAEs are trained, and what a run has to tell of itself."""
 
+import operator
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 from arcsm.errors import InputError
-from arcsm.vae.estimators import ESTIMATORS
+from arcsm.vae.decoders import Decoder
+from arcsm.vae.encoders import Encoder
+from arcsm.vae.estimators import ESTIMATORS, EntropyEstimator
 
 
 @dataclass(frozen=True)
@@ -44,10 +48,13 @@ class VAESettings:
                 f"expected a method among {', '.join(ESTIMATORS)}, got {self.method!r}; choose one"
             )
         counts = ("steps", "batch", "particles", "decoded", "score_updates", "evaluate_every")
-        for name in counts:
-            value = getattr(self, name)
-            if not isinstance(value, int) or value < 1:
-                raise InputError(f"expected {name} of at least 1, got {value!r}; correct it")
+        for name in (*counts, "head_start"):
+            value, least = getattr(self, name), 0 if name == "head_start" else 1
+            if isinstance(value, bool) or not isinstance(value, int) or value < least:
+                raise InputError(
+                    f"expected {name} of at least {least}, a whole number, got {value!r};"
+                    " correct it"
+                )
         least = ESTIMATORS[self.method].least_particles
         if self.particles < max(least, self.decoded):
             raise InputError(
@@ -64,9 +71,45 @@ class VAESettings:
 
 @dataclass
 class Curve:
-    """Means over the steps since the point before: each value is a list with one for each run."""
+    """Means over the steps since the point before: each value is a list with one for each run.
+
+    `loss` is −E log p(x, z) less the entropy surrogate, whose gradient alone has a meaning: for all
+    methods but ELBO its value is no bound on log p(x), and methods are not to be compared by it.
+    """
 
     step: list[int] = field(default_factory=list)
     seconds: list[float] = field(default_factory=list)
     loss: list[list[float]] = field(default_factory=list)
     score_loss: list[list[float]] = field(default_factory=list)
+
+
+def checked_seeds(seeds: Sequence[int]) -> tuple[int, ...]:
+    """Return the seeds of runs; refuse what is none."""
+    try:
+        found = tuple(operator.index(seed) for seed in seeds)
+    except TypeError as error:
+        raise InputError(
+            "expected a sequence of whole numbers as seeds, one for each run, got"
+            f" {seeds!r}; a single run has seeds=(0,)"
+        ) from error
+    if not found:
+        raise InputError("expected at least one seed, got none; each run has one")
+    return found
+
+
+def check_parts(
+    encoder: Encoder, decoder: Decoder, estimator: EntropyEstimator, settings: VAESettings
+) -> None:
+    """Refuse an estimator of another method, and parts with unlike numbers of latents."""
+    kind = ESTIMATORS[settings.method]
+    if type(estimator) is not kind:
+        raise InputError(
+            f"expected the estimator of {settings.method}, a {kind.__name__}, got a"
+            f" {type(estimator).__name__}; let make() return it, or change the method"
+        )
+    if not encoder.dims == decoder.dims == estimator.dims:
+        raise InputError(
+            "expected one number of latents, got an encoder with"
+            f" {encoder.dims}, a decoder with {decoder.dims} and an estimator for"
+            f" {estimator.dims}; let make() build them with the same"
+        )

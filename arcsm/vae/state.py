@@ -2,9 +2,10 @@
 
 import json
 import os
+import time
 from dataclasses import asdict
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import torch
 from safetensors import SafetensorError, safe_open
@@ -12,6 +13,7 @@ from torch import Tensor
 
 from arcsm.errors import CheckpointError
 from arcsm.train.checkpoint import write_tensors
+from arcsm.train.limits import Interruption
 from arcsm.vae.settings import Curve
 
 if TYPE_CHECKING:
@@ -20,11 +22,56 @@ if TYPE_CHECKING:
 _FORMAT = "arcsm-vae-run"
 
 
+class Kept:
+    """A run that is kept in a folder, if there is one: now and then, at its end, and on Ctrl-C.
+
+    It begins with what the folder has of it.
+    """
+
+    def __init__(
+        self, stack: "VAEStack", folder: str | os.PathLike[str] | None, save_seconds: float
+    ):
+        self._stack, self._save_seconds = stack, save_seconds
+        self._path = None if folder is None else Path(folder) / "vae.safetensors"
+        self.resumed = self._path is not None and self._path.exists()
+        if self._path is not None and self.resumed:
+            load_run(stack, self._path)
+
+    def __enter__(self) -> "Kept":
+        self._saved = time.monotonic()
+        self._began = self._saved - self._stack.seconds
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, *_: Any) -> None:
+        stack = self._stack
+        interrupted = kind is not None and issubclass(kind, KeyboardInterrupt)
+        # Before the first step there may be half of a head start: that is taken again.
+        if interrupted and self._path is not None and stack.whole and stack.step > 0:
+            stack.seconds = self.seconds
+            save_run(stack, self._path)
+
+    @property
+    def seconds(self) -> float:
+        """The time spent, in this process and in those that it resumes."""
+        return time.monotonic() - self._began
+
+    def undivided(self) -> Interruption:
+        """Return a context at whose end Ctrl-C takes effect, so that there is a state to write."""
+        return Interruption(self._path is not None)
+
+    def save_if_late(self) -> None:
+        """Save at the last step, or if it is some time since that was done."""
+        late = time.monotonic() - self._saved > self._save_seconds
+        if self._path is not None and (late or self._stack.step == self._stack.settings.steps):
+            save_run(self._stack, self._path)
+            self._saved = time.monotonic()
+
+
 def save_run(stack: "VAEStack", path: str | os.PathLike[str]) -> None:
     """Write all that further steps depend on."""
     header = {
         "format": _FORMAT,
-        "about": stack.about(),
+        "about": _about(stack),
         "step": stack.step,
         "seconds": stack.seconds,
         "curve": asdict(stack.curve),
@@ -46,7 +93,7 @@ def load_run(stack: "VAEStack", path: str | os.PathLike[str]) -> None:
             f"expected a run of VAEs in {name!r}, got no such file or a damaged one: {error};"
             " remove it to begin anew"
         ) from error
-    if header.get("format") != _FORMAT or header.get("about") != stack.about():
+    if header.get("format") != _FORMAT or header.get("about") != _about(stack):
         raise CheckpointError(
             f"expected a run of VAEs with the same settings, seeds and images in {name!r}, got"
             " another; resume with those it was started with, or remove the file"
@@ -66,6 +113,13 @@ def load_run(stack: "VAEStack", path: str | os.PathLike[str]) -> None:
     stack.generator.set_state(generator.cpu())
     stack.step, stack.seconds = header["step"], header["seconds"]
     stack.curve = Curve(**header["curve"])
+
+
+def _about(stack: "VAEStack") -> dict[str, Any]:
+    """Return what a run must share with another to be gone on with."""
+    apart = ("capture", "compile", "tf32")
+    settings = {k: v for k, v in asdict(stack.settings).items() if k not in apart}
+    return {"settings": settings, "seeds": list(stack.seeds), "data": stack.source.digest}
 
 
 def _tensors(stack: "VAEStack") -> dict[str, Tensor]:

@@ -17,13 +17,11 @@ random numbers is drawn at once, compiled steps have far fewer kernels, and the 
 be learning from one step while the encoder is at the next.
 """
 
+import copy
 import math
 import os
-import time
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager, nullcontext
-from dataclasses import asdict
-from pathlib import Path
 from typing import Any, NamedTuple
 
 import torch
@@ -31,8 +29,8 @@ from torch import Tensor
 
 from arcsm.autoregressive import seeded
 from arcsm.devices import check_device, matmul_precision
-from arcsm.errors import InputError, NonFiniteLossError
-from arcsm.replay import Replayed
+from arcsm.errors import NonFiniteLossError
+from arcsm.replay import Replayed, compiled
 from arcsm.vae.data import ImageSource
 from arcsm.vae.decoders import Decoder, log_prior
 from arcsm.vae.descent import Descent
@@ -43,10 +41,12 @@ from arcsm.vae.estimators import (
     LearnedEntropy,
     centred,
     diverged,
+    has_diverged,
+    make_estimator,
 )
-from arcsm.vae.settings import Curve, VAESettings
+from arcsm.vae.settings import Curve, VAESettings, check_parts, checked_seeds
 from arcsm.vae.stack import ModuleStack
-from arcsm.vae.state import load_run, save_run
+from arcsm.vae.state import Kept
 
 # What the host has to look at in the middle cannot be captured.
 _UNCAPTURED = ("spectral",)
@@ -81,21 +81,20 @@ class VAEStack:
         device: str = "cpu",
     ):
         check_device(device)
-        if not seeds:
-            raise InputError("expected at least one seed, got none; each run has one")
-        self.settings, self.source, self.seeds = settings, source.to(device), tuple(seeds)
+        self.seeds = checked_seeds(seeds)
+        self.settings, self.source = settings, source.to(device)
         self.device = torch.device(device)
         members = []
-        for seed in seeds:
+        for seed in self.seeds:
             with seeded(seed):
                 members.append(make())
         encoders, decoders, estimators = zip(*members, strict=True)
-        _check_method(estimators[0], settings)
+        check_parts(*members[0], settings)
         self.encoders = ModuleStack(encoders, device)
         self.decoders = ModuleStack(decoders, device)
         self._estimator = estimators[0]
         self.fields = ModuleStack(estimators, device) if estimators[0].learns else None
-        self._seed = hash(tuple(seeds)) % 2**31
+        self._seed = hash(self.seeds) % 2**31
         self.generator = torch.Generator(self.device).manual_seed(self._seed)
         on_gpu = self.device.type == "cuda"
         # RMSProp, but that its first steps are no ten times as long as later ones: Adam without
@@ -113,8 +112,12 @@ class VAEStack:
         if self.fields is not None:
             rate = settings.score_learning_rate
             self._score_descent = Descent((self.fields,), rate, (0.9, 0.99), on_gpu)
-        runs = len(seeds)
+        needs = self._estimator.needs_autoregressive_noise
+        self.source.check_networks(*self.run(0), self._estimator.name if needs else None)
+        runs = len(self.seeds)
         self.step, self.seconds, self.curve = 0, 0.0, Curve()
+        # Whether this is the state after a step, and not amid one or its record.
+        self.whole = True
         # Of the estimator and of the autoencoder of each run, since the last record: the sum of the
         # losses, and for how many updates that was finite. No tensor has both: each is written on a
         # stream of its own, and compiled code may write a tensor as a whole.
@@ -126,7 +129,7 @@ class VAEStack:
         self._held: Drawn | None = None
         if settings.compile:
             for name in _COMPILED:
-                setattr(self, name, _compiled(getattr(self, name)))
+                setattr(self, name, compiled(getattr(self, name)))
         self._at_once = 1
         if on_gpu:
             self._at_once = math.gcd(_AT_ONCE, settings.steps, settings.evaluate_every)
@@ -150,31 +153,41 @@ class VAEStack:
         save_seconds: float = 60.0,
         progress: Callable[["VAEStack"], None] | None = None,
     ) -> Curve:
-        """Train to the last step; with a folder, from where a former run of it has stopped."""
-        path = None if folder is None else Path(folder) / "vae.safetensors"
-        if path is not None and path.exists():
-            load_run(self, path)
-        began, saved = time.monotonic() - self.seconds, time.monotonic()
-        if self.step == 0 and self.fields is not None:
-            for _ in range(self.settings.head_start):
-                self._learn_from_fresh_latents(self._draw(1)[0])
-            self._forget()
-        while self.step < self.settings.steps:
-            self.advance()
-            if self.step % self.settings.evaluate_every == 0 or self.step == self.settings.steps:
-                self._record(time.monotonic() - began)
-                if progress is not None:
-                    progress(self)
-                if path is not None and time.monotonic() - saved > save_seconds:
-                    save_run(self, path)
-                    saved = time.monotonic()
+        """Train to the last step; with a folder, from where a former run of it has stopped.
+
+        The folder is given the state every `save_seconds`, at the end, and on Ctrl-C, which waits
+        for the step under way. `progress` is told of each record; a run that goes on from one is
+        told of it again, as that may be what was interrupted.
+        """
+        last, every = self.settings.steps, self.settings.evaluate_every
+        with Kept(self, folder, save_seconds) as kept:
+            if kept.resumed and progress is not None and self.step in self.curve.step:
+                progress(self)
+            if self.step == 0 and self.fields is not None:
+                for _ in range(self.settings.head_start):
+                    self._learn_from_fresh_latents(self._draw(1)[0])
+                self._forget()
+            while self.step < last:
+                with kept.undivided():
+                    self.advance()
+                    due = self.step % every == 0 or self.step == last
+                    if due:
+                        self.whole = False
+                        self._record(kept.seconds)
+                        self.whole = True
+                if due:
+                    if progress is not None:
+                        progress(self)
+                    kept.save_if_late()
         return self.curve
 
     def advance(self) -> None:
         """Take a step, or some on a GPU: as a graph, once that is captured."""
+        self.whole = False
         with matmul_precision("high" if self.settings.tf32 else None):
             self._replayed()
         self.step += self._at_once
+        self.whole = True
 
     def _renew_generator(self) -> None:
         self.generator = torch.Generator(self.device).manual_seed(self._seed + self.step)
@@ -343,6 +356,8 @@ class VAEStack:
                 raise what(ESTIMATORS[self.settings.method].name, min(steps))
         count = self.step - last
         score, loss = ([value / count for value in of_kind] for of_kind in totals)
+        if any(has_diverged(value / updates, self._estimator.dims) for value in score):
+            raise diverged(ESTIMATORS[self.settings.method].name, self.step)
         self._forget()
         self.seconds = seconds
         self.curve.step.append(self.step)
@@ -357,14 +372,22 @@ class VAEStack:
         assert isinstance(encoder, Encoder) and isinstance(decoder, Decoder)
         return encoder, decoder
 
-    def about(self) -> dict[str, Any]:
-        """Return what a run must share with another to be gone on with."""
-        settings = {
-            k: v
-            for k, v in asdict(self.settings).items()
-            if k not in ("capture", "compile", "tf32")
-        }
-        return {"settings": settings, "seeds": list(self.seeds), "data": self.source.digest}
+    def estimator(self, index: int, encoder: Encoder | None = None) -> EntropyEstimator:
+        """Return the estimator of one run as a module of its own, for the encoder of that run.
+
+        This is the one that `run` has returned, or a further copy of it. What the estimator is
+        asked of images x is `scores(z, encoder.features(x))`.
+        """
+        encoder = self.run(index)[0] if encoder is None else encoder
+        if self.settings.method == "elbo":
+            return make_estimator("elbo", encoder)
+        if self.fields is None:  # by kernels, of the latents alone: it has settings, and no encoder
+            return copy.deepcopy(self._estimator)
+        found = self.fields.member(index)
+        assert isinstance(found, LearnedEntropy)
+        if found._units is not None:
+            found._units = (encoder.units,)
+        return found
 
     def optimizers(self) -> list[torch.optim.Optimizer]:
         """Return the optimisers, that of the autoencoder first."""
@@ -385,29 +408,6 @@ class VAEStack:
         for name, averages in self._averages.items():
             state |= {f"average/{name}/{key}": value for key, value in averages.items()}
         return state
-
-
-def _compiled(function: Callable[..., Any]) -> Callable[..., Any]:
-    """Return a compiled function with a memory of its own.
-
-    What was compiled is remembered by code, a few variants of it: those of one stack would drive
-    out those of another.
-    """
-
-    def own(*arguments: Any) -> Any:
-        return function(*arguments)
-
-    own.__code__ = own.__code__.replace()
-    return torch.compile(own, dynamic=False)
-
-
-def _check_method(estimator: EntropyEstimator, settings: VAESettings) -> None:
-    kind = ESTIMATORS[settings.method]
-    if type(estimator) is not kind:
-        raise InputError(
-            f"expected the estimator of {settings.method}, a {kind.__name__}, got a"
-            f" {type(estimator).__name__}; let make() return it, or change the method"
-        )
 
 
 def _autoencoder_diverged(name: str, step: int) -> NonFiniteLossError:

@@ -12,7 +12,8 @@ from arcsm.results import read_result
 
 
 def test_the_entropy_of_a_normal_sampler_is_that_of_its_covariance() -> None:
-    sampler = WarpedSampler(3, 0.0)
+    sampler = WarpedSampler(3, narrowing=2.0)
+    assert sampler.log_scale.tolist() == pytest.approx([-0.4, -2.0, 0.4])
     jacobian = torch.autograd.functional.jacobian(sampler, torch.zeros(3))
     normal = torch.distributions.MultivariateNormal(torch.zeros(3), jacobian @ jacobian.T)
     assert sampler.entropy().item() == pytest.approx(normal.entropy().item(), rel=1e-5)
@@ -43,4 +44,4 @@ def test_a_run_in_small(tmp_path: Path) -> None:
         if one["name"] == SPREAD
     }
     assert deviation["normal", "csm", 20] < deviation["normal", "csm", 5]
-    assert len(list((tmp_path / "entropy-gradients-smoke").glob("*.png"))) == 4
+    assert len(list((tmp_path / "entropy-gradients-smoke").glob("*.png"))) == 6

@@ -5,6 +5,7 @@ import importlib
 import json
 import pkgutil
 from collections.abc import Mapping
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -13,7 +14,7 @@ from matplotlib.figure import Figure
 
 import arcsm.experiments
 from arcsm.errors import InputError
-from arcsm.experiments import NAMES, Store, command_of, get_experiment, run_experiment
+from arcsm.experiments import NAMES, Store, command_of, get_experiment, run_experiment, runner
 from arcsm.experiments.experiment import BUDGETS, Experiment, Piece, Place, Raw, Settings, Verdict
 from arcsm.experiments.runner import choose_device
 from arcsm.progress import Reporter
@@ -25,6 +26,7 @@ class Counter:
 
     def __init__(self, **settings: Any) -> None:
         self.asked: list[int] = []
+        self.fresh: list[bool] = []
         self.stop_at: int | None = None
         settings = {"numbers": (1, 2, 3), "seeds": [0], **settings}
         self.experiment = Experiment(
@@ -45,6 +47,7 @@ class Counter:
         if piece.labels["n"] == self.stop_at:
             raise KeyboardInterrupt
         self.asked.append(piece.labels["n"])
+        self.fresh.append(place.fresh)
         place.progress(0.5)
         return {"square": piece.labels["n"] ** 2}
 
@@ -103,6 +106,19 @@ def test_a_fresh_run_runs_all_again(folder: Path) -> None:
     go(counter, folder)
     go(counter, folder, resume=False)
     assert counter.asked == [1, 2, 3, 1, 2, 3]
+    assert counter.fresh == [False] * 3 + [True] * 3
+
+
+@pytest.mark.parametrize("resume", [True, False])
+def test_pieces_side_by_side_know_whether_they_are_fresh(
+    folder: Path, resume: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    counter = Counter()
+    # In threads, not in processes, which would not know of this experiment.
+    monkeypatch.setattr(runner, "ProcessPoolExecutor", lambda jobs, *_: ThreadPoolExecutor(jobs))
+    monkeypatch.setattr(arcsm.experiments, "get_experiment", lambda name: counter.experiment)
+    go(counter, folder, resume=resume, jobs=2)
+    assert sorted(counter.asked) == [1, 2, 3] and counter.fresh == [not resume] * 3
 
 
 def test_a_fresh_run_that_cannot_begin_discards_nothing(folder: Path) -> None:
@@ -146,11 +162,39 @@ def test_time_ends_between_pieces_and_what_is_left_is_named(
     assert counter.asked == list(range(1, 10))
 
 
+def test_under_a_filter_it_is_said_which_pieces_are_left_and_how_to_run_them(
+    folder: Path,
+) -> None:
+    counter, reporter = Counter(), _quiet_but_for_lines()
+    go(counter, folder, only=["n=2/x"], reporter=reporter)
+    assert "counting: the pieces chosen are finished; left are others: n=1/x, n=3/x." in _lines
+    assert "figures and metrics: arcsm reproduce counting --budget smoke --device cpu" in _lines
+    assert _lines.endswith(f" --out {folder}") and "goes on" not in _lines
+    _quiet_but_for_lines()
+    go(counter, folder, only=["n=1/x", "n=2/x"], max_seconds=1e-9, resume=False, reporter=reporter)
+    assert "counting: 1 of 2 pieces chosen are finished; left: n=2/x." in _lines
+    # The very same would discard what is there.
+    assert "The same command without --fresh goes on." in _lines
+    _quiet_but_for_lines()
+    go(counter, folder, max_seconds=1e-9, reporter=reporter)
+    assert "2 of 3 pieces are finished; left: n=3/x. The same command goes on." in _lines
+
+
+def test_ctrl_c_in_a_fresh_run_does_not_say_to_begin_anew(folder: Path) -> None:
+    counter = Counter()
+    counter.stop_at = 2
+    with pytest.raises(KeyboardInterrupt, match="the same command without --fresh goes on"):
+        go(counter, folder, resume=False)
+
+
 _lines = ""
 
 
 def _quiet_but_for_lines() -> Reporter:
     from rich.console import Console
+
+    global _lines
+    _lines = ""
 
     class Kept(Console):
         def print(self, *objects: Any, **options: Any) -> None:
@@ -336,6 +380,8 @@ def test_every_experiment_is_whole(name: str, tmp_path: Path) -> None:
         assert store.pieces and store.state() is None
         assert all(isinstance(seed, int) for seed in store.settings["seeds"])
     assert command_of(name, "cpu") == f"arcsm reproduce {name} --budget cpu"
+    there = command_of(name, "cpu", folder="my results")
+    assert there == f"arcsm reproduce {name} --budget cpu --out 'my results'"
 
 
 @pytest.mark.slow

@@ -24,9 +24,9 @@ from arcsm.experiments.vae import (
     verdicts,
 )
 from arcsm.experiments.vae_budgets import BUDGETS, METHODS
-from arcsm.experiments.vae_parts import Pictures, make_parts, make_stack
+from arcsm.experiments.vae_parts import Pictures, make_parts, make_stack, state_folder
 from arcsm.results import Metric, read_result
-from arcsm.vae import FreeEncoder, GaussianEncoder, ImplicitEncoder
+from arcsm.vae import FreeEncoder, GaussianEncoder, ImplicitEncoder, VAEStack
 
 SMOKE = BUDGETS["smoke"]
 
@@ -46,8 +46,26 @@ def piece_of(settings: Any, name: str) -> Piece:
     return next(piece for piece in pieces(settings) if piece.name == name)
 
 
-def run_piece(settings: Any, name: str) -> Any:
-    return run(settings, piece_of(settings, name), Place("cpu", lambda share: None))
+def run_piece(settings: Any, name: str, *, fresh: bool = False) -> Any:
+    return run(settings, piece_of(settings, name), Place("cpu", lambda share: None, fresh=fresh))
+
+
+def interrupt(*arguments: Any, **options: Any) -> Any:
+    raise KeyboardInterrupt
+
+
+@pytest.fixture
+def steps(monkeypatch: pytest.MonkeyPatch) -> list[int]:
+    """Return a list that the number of each step of training is added to."""
+    taken: list[int] = []
+    plain = VAEStack.advance
+
+    def advance(stack: VAEStack) -> None:
+        taken.append(stack.step)
+        plain(stack)
+
+    monkeypatch.setattr(VAEStack, "advance", advance)
+    return taken
 
 
 @pytest.mark.filterwarnings("ignore:`torch.jit.script` is deprecated")
@@ -130,6 +148,57 @@ def test_an_interrupted_piece_goes_on(cache: Path, monkeypatch: pytest.MonkeyPat
     assert again["curve"]["iwae"] == whole["curve"]["iwae"]
     assert again["runs"][1]["ais"] == whole["runs"][1]["ais"]
     assert not list(cache.glob("arcsm/vae/*"))
+
+
+@pytest.mark.parametrize(
+    ("table", "within"),
+    [({"data": "mnist", "latent": 2}, "ais"), ({"data": "celeba", "latent": 3}, "draw_samples")],
+)
+def test_a_piece_interrupted_after_its_training_is_not_trained_again(
+    table: dict[str, Any],
+    within: str,
+    cache: Path,
+    steps: list[int],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    settings = small(tables=[table])
+    name = f"{table['data']}.{table['latent']}.csm"
+    whole = run_piece(settings, name)
+    expected = steps.copy()
+    steps.clear()
+    module = "vae_parts" if within == "ais" else "vae"
+    with monkeypatch.context() as patch:
+        patch.setattr(f"arcsm.experiments.{module}.{within}", interrupt)
+        with pytest.raises(KeyboardInterrupt):
+            run_piece(settings, name)
+    assert steps == expected and len(list(cache.glob("arcsm/vae/*/vae.safetensors"))) == 1
+    again = run_piece(settings, name)
+    assert steps == expected
+    assert again["runs"] == whole["runs"]
+    assert again["curve"]["iwae"] == whole["curve"]["iwae"] and all(again["curve"]["iwae"])
+    assert not list(cache.glob("arcsm/vae/*"))
+
+
+def test_a_fresh_piece_discards_what_was_interrupted(
+    cache: Path, steps: list[int], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    settings = small()
+    with monkeypatch.context() as patch:
+        patch.setattr(vae_parts, "ais", interrupt)
+        with pytest.raises(KeyboardInterrupt):
+            run_piece(settings, "mnist.2.csm")
+    expected = steps.copy()
+    steps.clear()
+    run_piece(settings, "mnist.2.csm", fresh=True)
+    assert steps == expected and expected[0] == 0
+    assert not list(cache.glob("arcsm/vae/*"))
+
+
+def test_a_state_of_older_code_is_another(monkeypatch: pytest.MonkeyPatch) -> None:
+    now = state_folder(small(), "mnist", "csm", 2)
+    assert now == state_folder(small(), "mnist", "csm", 2)
+    monkeypatch.setattr(vae_parts, "_STATE_VERSION", vae_parts._STATE_VERSION + 1)
+    assert now != state_folder(small(), "mnist", "csm", 2)
 
 
 def test_a_piece_tells_of_each_seed_and_shows_pictures() -> None:

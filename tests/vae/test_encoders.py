@@ -2,9 +2,10 @@
 
 import math
 
+import numpy as np
 import pytest
 import torch
-from torch import nn
+from torch import Tensor, nn
 
 from arcsm.errors import InputError
 from arcsm.vae import (
@@ -18,6 +19,7 @@ from arcsm.vae import (
     log_prior,
 )
 from arcsm.vae.data import BinaryImages, ScaledImages
+from arcsm.vae.encoders import check_noise
 
 
 def rough_encoder(dims: int = 5) -> ImplicitEncoder:
@@ -80,6 +82,54 @@ def test_a_latent_grows_in_straight_lines_with_its_own_w() -> None:
         assert high > middle
 
 
+def test_noise_of_later_latents_is_found() -> None:
+    x, eps = torch.randn(4, 3), torch.randn(2, 4, 5, requires_grad=True)
+    encoder = ImplicitEncoder(5, 3, hidden=32)
+    for kind in (encoder, rough_encoder().float(), GaussianEncoder(5, 3)):
+        z = kind(x, eps)
+        with torch.no_grad():  # what the caller may be in
+            check_noise(z, eps)
+        z.sum().backward()  # the graph is there still
+    with pytest.raises(InputError, match=r"for SSM-AR, .* of z_1 by ε_2"):
+        check_noise(FreeEncoder(5, 3)(x, eps), eps, "SSM-AR")
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+def test_a_single_latent_that_looks_ahead_is_found(dtype: torch.dtype) -> None:
+    eps = torch.randn(3, 2, 2, dtype=dtype, requires_grad=True)
+    first, second = eps.unbind(-1)
+
+    def latents(a: float) -> Tensor:
+        return torch.stack([first + a * second, second], -1)
+
+    check_noise(latents(0), eps)
+    check_noise(torch.stack([first, 7 * first + second], -1), eps)
+    check_noise(eps, eps)
+    for a in (1.0, -1e-3):
+        with pytest.raises(InputError, match=rf"{abs(a):g} of z_1 by ε_2.*ImplicitEncoder"):
+            check_noise(latents(a), eps)
+    # It is found where only one of the draws does so.
+    with pytest.raises(InputError, match="z_1 by ε_2"):
+        ahead = torch.zeros_like(second).index_fill(0, torch.tensor([1]), 1.0)
+        check_noise(torch.stack([first + ahead * second, second], -1), eps)
+
+
+def test_noise_that_cannot_be_checked_is_refused() -> None:
+    eps = torch.randn(3, 2, 2, requires_grad=True)
+    with pytest.raises(InputError, match="requires_grad_"):
+        check_noise(eps.detach().sin(), eps)
+    with pytest.raises(InputError, match="requires_grad_"):
+        check_noise(eps.sin(), eps.detach())
+    with pytest.raises(InputError, match="requires_grad_"):  # noise of another draw
+        check_noise(eps.sin(), torch.randn(3, 2, 2, requires_grad=True))
+    with pytest.raises(InputError, match=r"one shape .* got \(3, 2\) and \(3, 2, 2\)"):
+        check_noise(eps[:, 0], eps)
+    with pytest.raises(InputError, match="finite derivatives"):
+        check_noise(eps * math.inf, eps)
+    with pytest.raises(InputError, match="at least one latent"):
+        check_noise(eps[:0], eps[:0])
+
+
 def test_gradients_reach_every_weight() -> None:
     for kind in (GaussianEncoder, FreeEncoder, ImplicitEncoder):
         encoder = kind(3, 4, hidden=16)
@@ -125,10 +175,66 @@ def test_convolutional_likelihood_is_normal() -> None:
     )
     encoder = ImplicitEncoder(2, body.features, hidden=8, body=body)
     assert encoder(x, torch.randn(1, 3, 2)).shape == (1, 3, 2)
-    with pytest.raises(InputError, match="multiple of 16"):
-        ConvolutionalBody(side=24)
-    with pytest.raises(InputError, match="multiple of 16"):
-        ConvolutionalDecoder(2, side=8)
+
+
+def test_colour_images_are_drawn_with_the_learned_deviation() -> None:
+    decoder = ConvolutionalDecoder(2, 1, width=8, side=16).double()
+    with torch.no_grad():
+        decoder.log_deviation.fill_(math.log(0.3))
+    z = torch.randn(1, 2).double()
+    generator = torch.Generator().manual_seed(0)
+    drawn = decoder.sample(z.expand(2000, 1, 2), generator=generator)
+    assert drawn.shape == (2000, 1, 1, 16, 16) and drawn.dtype == torch.float64
+    noise = drawn - decoder.means(z)
+    # Of each pixel the deviation of the mean is 0.3/√2000 = 0.0067.
+    assert noise.mean(0).abs().max() < 0.03
+    assert noise.mean().item() == pytest.approx(0, abs=2e-3)
+    assert noise.std().item() == pytest.approx(0.3, abs=2e-3)
+    # Pixels are independent: the sum of all 256 is √256 times as wide as one.
+    assert noise.flatten(1).sum(1).std().item() == pytest.approx(0.3 * 16, rel=0.1)
+    assert not drawn.requires_grad
+    again = decoder.sample(z.expand(2000, 1, 2), generator=generator.manual_seed(0))
+    torch.testing.assert_close(again, drawn, rtol=0, atol=0)
+
+
+def test_sizes_that_do_not_fit_are_refused() -> None:
+    for make in (ConvolutionalBody, lambda **sizes: ConvolutionalDecoder(2, **sizes)):
+        for side in (8, 24, 31):
+            with pytest.raises(InputError, match=f"multiple of 16, got {side}"):
+                make(side=side)
+        for width in (4, 12):
+            with pytest.raises(InputError, match=rf"multiple of 8, got {width}; .* take (8|16)"):
+                make(width=width)
+        for name in ("side", "width", "channels"):
+            for value in (0, -16, 16.0, True, None):
+                with pytest.raises(InputError, match=f"{name} to be a whole number"):
+                    make(**{name: value})
+    for size in (0, -1, 2.0, True, "2", None):
+        with pytest.raises(InputError, match="dims to be a whole number of at least 1"):
+            ConvolutionalDecoder(size)
+        for name in ("dims", "pixels", "hidden"):
+            with pytest.raises(InputError, match=f"{name} to be a whole number of at least 1"):
+                BernoulliDecoder(**{"dims": 2, "pixels": 3, "hidden": 4, name: size})
+        for kind in (GaussianEncoder, FreeEncoder, ImplicitEncoder):
+            for name in ("dims", "features", "hidden"):
+                with pytest.raises(InputError, match=f"{name} to be a whole number of at least 1"):
+                    kind(**{"dims": 2, "features": 3, "hidden": 4, name: size})
+    with pytest.raises(InputError, match="bumps"):
+        ImplicitEncoder(2, 3, bumps=-1)
+
+
+def test_whole_numbers_of_numpy_are_sizes() -> None:
+    two, eight, sixteen = (np.int64(n) for n in (2, 8, 16))
+    body = ConvolutionalBody(two, width=eight, side=sixteen)
+    colour = ConvolutionalDecoder(two, two, width=eight, side=sixteen)
+    pixels = BernoulliDecoder(two, sixteen, hidden=np.int32(4))
+    x = colour.sample(torch.randn(3, 2))
+    assert pixels.sample(torch.randn(3, 2)).shape == (3, 16)
+    for kind in (GaussianEncoder, FreeEncoder, ImplicitEncoder):
+        encoder = kind(two, np.int64(body.features), hidden=eight, body=body)
+        assert encoder(x, torch.randn(1, 3, 2)).shape == (1, 3, 2)
+        assert all(type(part.dims) is int for part in (encoder, colour, pixels))
+    assert {type(n) for n in (*colour.shape, *pixels.shape, body.features)} == {int}
 
 
 def test_prior_is_standard_normal() -> None:
@@ -164,6 +270,10 @@ def test_images_out_of_range_are_refused() -> None:
         decoder.check(torch.zeros(3, 5))
     with pytest.raises(InputError, match="NaN"):
         decoder.check(torch.full((3, 4), math.nan))
+    with pytest.raises(InputError, match=r"at least one image, got \(0, 4\)"):
+        decoder.check(torch.zeros(0, 4))
+    with pytest.raises(InputError, match="got ndarray"):
+        decoder.check(np.zeros((3, 4)))
     with pytest.raises(InputError, match=r"\[−1, 1\], got values from 0 to 255"):
         ConvolutionalDecoder(2, width=8, side=16).check(
             torch.linspace(0, 255, 768).view(1, 3, 16, 16)
@@ -174,5 +284,3 @@ def test_images_out_of_range_are_refused() -> None:
         BinaryImages(torch.rand(3, 4))
     with pytest.raises(InputError, match=r"\(particles, 6, 3\)"):
         FreeEncoder(3, 4)(torch.zeros(6, 4), torch.zeros(6, 3))
-    with pytest.raises(InputError, match="at least one latent"):
-        ImplicitEncoder(0, 4)

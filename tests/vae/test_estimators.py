@@ -10,6 +10,7 @@ import torch
 from torch import Tensor, nn
 
 from arcsm.errors import InputError, NonFiniteLossError
+from arcsm.experiments.entropy_gradients import WarpedSampler
 from arcsm.vae import (
     ESTIMATORS,
     FreeEncoder,
@@ -19,36 +20,6 @@ from arcsm.vae import (
 )
 from arcsm.vae.estimators import EntropyEstimator
 from arcsm.vae.kernels import _kernel_and_pushes, stein_scores
-
-
-class Warped(nn.Module):
-    """z = L sinh-like(ε)·e^a: not normal, dependent latents, entropy by change of variables.
-
-    u = ε + b sinh ε is increasing for b ≥ 0, and z_d = e^{a_d} u_d + Σ_{j<d} L_dj e^{a_j} u_j, so
-    that H = H(ε) + Σ_d E log(1 + b_d cosh ε) + a_d. With b = 0 it is a normal density.
-    """
-
-    autoregressive_noise = True
-
-    def __init__(self, dims: int = 3, bend: float = 0.3):
-        super().__init__()
-        self.dims = dims
-        self.log_scale = nn.Parameter(torch.linspace(-0.4, 0.4, dims))
-        self.bend = nn.Parameter(torch.full((dims,), bend))
-        below = torch.tril(torch.ones(dims, dims), -1)
-        self.mixing = nn.Parameter(0.7 * below)
-        self.register_buffer("below", below)
-
-    def forward(self, eps: Tensor) -> Tensor:
-        u = torch.exp(self.log_scale) * (eps + self.bend * torch.sinh(eps))
-        return u + u @ (self.mixing * self.below).T
-
-    def entropy(self) -> Tensor:
-        nodes = torch.linspace(-8, 8, 4001, dtype=torch.float64)
-        weight = torch.exp(-nodes.square() / 2) / math.sqrt(2 * math.pi) * (nodes[1] - nodes[0])
-        stretch = torch.log(1 + self.bend[:, None].double() * torch.cosh(nodes))
-        normal = self.dims * (1 + math.log(2 * math.pi)) / 2
-        return normal + (stretch * weight).sum() + self.log_scale.double().sum()
 
 
 def gradients(value: Tensor, sampler: nn.Module) -> Tensor:
@@ -96,15 +67,25 @@ def relative_bias(found: Tensor, exact: Tensor) -> float:
     ("method", "bend"), [("csm", 0.0), ("csm", 0.3), ("ssm-ar", 0.3), ("ssm", 0.3)]
 )
 def test_learned_scores_give_the_exact_gradient(method: str, bend: float) -> None:
-    sampler = Warped(2, bend)
+    sampler = WarpedSampler(2, bend)
     exact = gradients(sampler.entropy(), sampler).float()
     estimator = trained(method, sampler, 250)
     found = estimates(estimator, sampler, 4000, 6)
     assert relative_bias(found, exact) < 0.1
 
 
+@pytest.mark.parametrize("method", ["csm", "ssm"])
+def test_narrow_conditionals_have_their_steep_scores(method: str) -> None:
+    """z_2 is far narrower given z_1 than alone; a bound on scores would be seen here."""
+    sampler = WarpedSampler(2, narrowing=3.0)
+    estimator = make_estimator(method, sampler, width=32)
+    teach(estimator, lambda: sampler(torch.randn(128, 1, 2)), steps=900, rate=5e-3)
+    found = estimates(estimator, sampler, 4000, 6).mean(0)
+    assert found[1].item() == pytest.approx(1, abs=0.12)  # dH/d log width of z_2 given z_1
+
+
 def test_variance_falls_with_the_number_of_samples() -> None:
-    sampler = Warped(2, 0.0)
+    sampler = WarpedSampler(2, 0.0)
     estimator = trained("csm", sampler, 100)
     few, many = (estimates(estimator, sampler, n, 200).var(0).sum() for n in (50, 800))
     assert 8 < few / many < 32  # 16, but for chance
@@ -115,7 +96,7 @@ def test_variance_falls_with_the_number_of_samples() -> None:
 def test_kernels_near_the_exact_gradient_as_particles_grow(
     method: str, bound: float, bend: float
 ) -> None:
-    sampler = Warped(2, bend)
+    sampler = WarpedSampler(2, bend)
     exact = gradients(sampler.entropy(), sampler).float()
     estimator = make_estimator(method, sampler)
     # Particles of one x make a score, and those of other x come beside them.
@@ -171,6 +152,25 @@ def test_elbo_is_the_closed_form() -> None:
     torch.testing.assert_close(estimator.scores(z, x), score, rtol=1e-4, atol=1e-5)
 
 
+@pytest.mark.parametrize("method", ["elbo", "ssm", "csm"])
+def test_x_is_what_the_encoder_has_made_of_images(method: str) -> None:
+    body = nn.Sequential(nn.Flatten(), nn.Linear(12, 5))
+    kinds = {"elbo": GaussianEncoder, "csm": ImplicitEncoder}
+    encoder = kinds.get(method, FreeEncoder)(2, 5, hidden=8, body=body)
+    images, eps = torch.randn(4, 3, 4), torch.randn(6, 4, 2)
+    options = {} if method == "elbo" else {"width": 8}
+    estimator = make_estimator(method, encoder, 5, **options)
+    features = encoder.features(images)
+    z = encoder.latents(features, eps)
+    estimator.update(z, features)  # which leaves the graph of the encoder alone
+    assert body[1].weight.grad is None
+    surrogate = estimator.entropy_surrogate(z, features)
+    surrogate.backward()
+    assert body[1].weight.grad is not None
+    if isinstance(encoder, GaussianEncoder):
+        assert surrogate.item() == pytest.approx(encoder.entropy(images).mean().item())
+
+
 def test_conditional_scores_follow_x() -> None:
     # q(z|x) = N(x, 0.1² or 1): a posterior ten times as narrow as another.
     class Sampler(nn.Module):
@@ -186,42 +186,6 @@ def test_conditional_scores_follow_x() -> None:
     assert error.max() < 0.05
 
 
-def test_the_identity_fails_for_encoders_of_another_form() -> None:
-    """z₁ = ε₁² + φ ε₁, z₂ = max(ε₁, 0) + ε₂ at φ = 0: ε₁ reaches z₂ around z₁."""
-    # ∂z₁/∂φ = ε₁, and the score of z₁ ~ χ² is −½ − ½/ε₁²: their product is odd in ε₁, and its
-    # mean 0. z₂ does not depend on φ. So exact conditional scores say that the gradient is 0.
-    e1 = torch.linspace(-8, 8, 4000, dtype=torch.float64)
-    by_identity = -((-0.5 - 0.5 / e1.square()) * e1 * torch.exp(-e1.square() / 2)).sum()
-
-    # But with z₁ known ε₁ is one of two roots, z₂ a mixture of two normal densities, and the
-    # gradient of H = H(z₁) + H(z₂|z₁), by differences on a grid, is another.
-    def entropy(phi: float) -> float:
-        e1 = torch.linspace(-8, 8, 4000, dtype=torch.float64)
-        other = -e1 - phi  # the second root of ε² + φε = z₁
-        p1, p2 = (torch.exp(-r.square() / 2) / math.sqrt(2 * math.pi) for r in (e1, other))
-        share = p1 / (p1 + p2)
-        jacobian = (2 * e1 + phi).abs().clamp_min(1e-12)
-        log_q1 = torch.log((p1 + p2) / jacobian)
-        z2 = torch.linspace(-7, 15, 441, dtype=torch.float64)
-
-        def normal(mean: Tensor) -> Tensor:
-            return torch.exp(-(z2 - mean[:, None]).square() / 2) / math.sqrt(2 * math.pi)
-
-        step = e1[1] - e1[0]
-        total = 0.0
-        for part in torch.arange(len(e1)).split(2000):
-            q2 = share[part, None] * normal(e1[part].clamp_min(0)) + (
-                1 - share[part, None]
-            ) * normal(other[part].clamp_min(0))
-            h2 = -(q2 * q2.clamp_min(1e-300).log()).sum(1) * (z2[1] - z2[0])
-            total += (p1[part] * (h2 - log_q1[part]) * step).sum().item()
-        return total
-
-    exact = (entropy(0.05) - entropy(-0.05)) / 0.1
-    assert abs(by_identity.item()) < 1e-9
-    assert abs(exact) == pytest.approx(0.07, abs=0.01)
-
-
 @pytest.mark.parametrize("method", ["csm", "ssm-ar"])
 def test_encoders_of_another_form_are_refused(method: str) -> None:
     with pytest.raises(InputError, match=r"z_<d.*FreeEncoder.*would not vanish"):
@@ -231,7 +195,7 @@ def test_encoders_of_another_form_are_refused(method: str) -> None:
 
 
 def test_other_bad_input_is_named() -> None:
-    sampler = Warped(2)
+    sampler = WarpedSampler(2)
     with pytest.raises(InputError, match="method among elbo"):
         make_estimator("score", sampler)
     with pytest.raises(InputError, match="attribute dims"):
@@ -242,24 +206,69 @@ def test_other_bad_input_is_named() -> None:
         make_estimator("stein", sampler).entropy_surrogate(torch.zeros(1, 3, 2))
     with pytest.raises(InputError, match=r"\(particles, batch, 2\)"):
         make_estimator("spectral", sampler).entropy_surrogate(torch.zeros(5, 2))
-    with pytest.raises(InputError, match="positive ridge"):
-        make_estimator("stein", sampler, ridge=0.0)
-    with pytest.raises(InputError, match="share in"):
-        make_estimator("spectral", sampler, share=1.5)
+    for ridge in (0.0, 1e-9, math.nan, "small"):
+        with pytest.raises(InputError, match="ridge of at least 1e-06"):
+            make_estimator("stein", sampler, ridge=ridge)
+    for share in (0.0, 1.0, 1.5):
+        with pytest.raises(InputError, match="share above 0 and below 1"):
+            make_estimator("spectral", sampler, share=share)
+    with pytest.raises(InputError, match="options of stein among ridge, got 'width'"):
+        make_estimator("stein", sampler, width=4)
+    for rate in (-1, math.inf, "fast", True):
+        with pytest.raises(InputError, match="learning rate of 0 or more"):
+            make_estimator("csm", sampler, learning_rate=rate)
+        with pytest.raises(InputError, match="learning rate of 0 or more"):
+            make_estimator("csm", sampler, width=4).set_learning_rate(rate)
     conditional = make_estimator("csm", sampler, 4, width=4)
     with pytest.raises(InputError, match=r"\(batch, 4\), got none"):
         conditional.scores(torch.zeros(1, 3, 2))
     with pytest.raises(InputError, match="expected no x"):
         make_estimator("csm", sampler, width=4).scores(torch.zeros(1, 3, 2), torch.zeros(3, 4))
+    z = torch.zeros(5, 3, 2)
+    for x in (torch.zeros(7, 4), torch.zeros(4), torch.zeros(5, 3, 4), [0.0]):
+        for method in ("stein", "csm"):
+            options = {"width": 4} if method == "csm" else {}
+            with pytest.raises(InputError, match=r"x of shape \(3, features\)"):
+                make_estimator(method, sampler, 4, **options).entropy_surrogate(z, x)
+
+
+@pytest.mark.parametrize("method", ["stein", "spectral", "ssm", "csm"])
+def test_latents_that_are_none_are_refused(method: str) -> None:
+    options = {"width": 4} if ESTIMATORS[method].learns else {}
+    estimator = make_estimator(method, WarpedSampler(2), **options)
+    for z in ([[0.0]], torch.zeros(5, 0, 2), torch.zeros(0, 3, 2)):
+        with pytest.raises(InputError, match=r"shape \(particles, batch, 2\), at least one"):
+            estimator.entropy_surrogate(z)
+    for value in (math.nan, math.inf):
+        with pytest.raises(InputError, match="finite latents"):
+            estimator.entropy_surrogate(torch.full((5, 3, 2), value))
+    whole = torch.zeros(5, 3, 2, dtype=torch.long)
+    with pytest.raises(InputError, match=r"expected latents of .*got torch.int64"):
+        estimator.entropy_surrogate(whole)
+    if estimator.learns:
+        with pytest.raises(InputError, match=r"latents of torch.float32.*got torch.float64"):
+            estimator.entropy_surrogate(torch.zeros(5, 3, 2).double())
+
+
+def test_learning_needs_no_gradients_to_be_on() -> None:
+    estimator = make_estimator("csm", WarpedSampler(2), width=4)
+    with torch.no_grad():
+        assert estimator.update(torch.randn(8, 1, 2)) is not None
+
+
+@pytest.mark.parametrize("draws", [100, 600])
+def test_small_ridges_are_solved_exactly_in_single_precision_too(draws: int) -> None:
+    z = torch.randn(draws, 2, generator=torch.Generator().manual_seed(0))
+    exact = stein_scores(z.double(), 1e-6)
+    assert (stein_scores(z, 1e-6) - exact).norm() < 1e-4 * exact.norm()
 
 
 @pytest.mark.parametrize("method", ["csm", "ssm", "ssm-ar"])
 def test_a_diverging_estimator_halts_and_is_named(method: str) -> None:
-    sampler = Warped(2)
-    estimator = make_estimator(method, sampler, width=4)
-    estimator.update(torch.randn(8, 1, 2))
-    with pytest.raises(NonFiniteLossError, match=rf"{estimator.name} diverged at its step 2"):
-        estimator.update(torch.full((8, 1, 2), math.inf))
+    estimator = make_estimator(method, WarpedSampler(2), width=16, learning_rate=10)
+    with pytest.raises(NonFiniteLossError, match=rf"{estimator.name} diverged at its step \d"):
+        for _ in range(200):
+            estimator.update(torch.randn(64, 1, 2))
 
 
 @pytest.mark.parametrize("method", list(ESTIMATORS))
@@ -287,7 +296,7 @@ def test_one_latent_and_detached_scores(method: str) -> None:
 
 
 def test_centred_scores_leave_the_expectation_alone() -> None:
-    sampler = Warped(2, 0.0)
+    sampler = WarpedSampler(2, 0.0)
     estimator = make_estimator("csm", sampler, width=4)
     z = torch.randn(5, 3, 2)
     plain, centred = estimator.scores(z), estimator.centred_scores(z)

@@ -1,7 +1,9 @@
 """AIS and IWAE on a linear-Gaussian model, whose likelihood is known, and what goes wrong."""
 
 import math
+from typing import Any
 
+import numpy as np
 import pytest
 import torch
 from torch import Tensor, nn
@@ -10,6 +12,7 @@ from arcsm.errors import InputError
 from arcsm.vae import (
     AISSettings,
     BernoulliDecoder,
+    ConvolutionalDecoder,
     Decoder,
     GaussianEncoder,
     ais,
@@ -78,6 +81,29 @@ def test_few_temperatures_open_the_gap() -> None:
     assert gap.mean() > 1
 
 
+def test_weights_are_unbiased_at_two_temperatures_where_steps_are_fixed() -> None:
+    """E w = p(x), and backwards E 1/w = 1/p(x): weights and moves in another order miss that."""
+    decoder = LinearDecoder(1, 1, noise=1.0)
+    with torch.no_grad():
+        decoder.weight.fill_(0.8)
+        decoder.bias.zero_()
+    x = torch.full((1, 1), 1.5)
+    exact = decoder.exact(x).item()
+    generator = torch.Generator().manual_seed(1)
+
+    def settings(chains: int) -> AISSettings:
+        return AISSettings(chains, temperatures=2, leapfrog=3, first_step=0.4, adaptation=1.0)
+
+    found = ais(decoder, x, settings(40_000), generator=generator)
+    assert found.log_likelihood.item() == pytest.approx(exact, abs=0.03)
+    # An exact draw of the posterior for each chain.
+    draws = decoder.posterior(x).sample(40_000, generator)[:, 0]
+    with pytest.warns(UserWarning, match="rejected every move"):  # single chains may
+        found = reverse_ais(decoder, x.expand(40_000, 1), draws, settings(1), generator=generator)
+    backwards = -torch.logsumexp(-found.log_likelihood, 0) + math.log(40_000)
+    assert backwards.item() == pytest.approx(exact, abs=0.03)
+
+
 def test_a_start_at_the_posterior_is_exact_at_once() -> None:
     decoder = LinearDecoder()
     _, x = simulated(decoder)
@@ -90,6 +116,12 @@ def test_inverse_temperatures_are_a_sigmoid() -> None:
     assert betas[0] == 0 and betas[-1] == pytest.approx(1) and betas[5] == pytest.approx(0.5)
     steps = torch.tensor(betas).diff()
     assert (steps > 0).all() and steps[0] < steps[4] / 3
+    sigmoid = torch.sigmoid(4 * torch.linspace(-1, 1, 11).double())
+    expected = (sigmoid - sigmoid[0]) / (sigmoid[-1] - sigmoid[0])
+    torch.testing.assert_close(torch.tensor(betas).double(), expected)
+    # A flat one is a line, and a steep one a step.
+    assert AISSettings(temperatures=4, steepness=1e-30).betas() == [0, 0.25, 0.5, 0.75, 1]
+    assert AISSettings(temperatures=4, steepness=1e4).betas() == [0, 0, 0.5, 1, 1]
 
 
 def test_steps_follow_the_acceptance() -> None:
@@ -149,22 +181,141 @@ def test_normal_densities_are_those_of_torch() -> None:
     torch.testing.assert_close(normal.log_prob(z), expected)
 
 
+def standard(batch: int, dims: int) -> Normal:
+    return Normal(torch.zeros(batch, dims), torch.eye(dims).expand(batch, dims, dims))
+
+
+def test_roots_that_are_not_lower_triangular_are_refused() -> None:
+    """Draws would read all of the root and densities half of it, for a bound above the truth."""
+    decoder = LinearDecoder()
+    _, x = simulated(decoder, 4)
+    exact = decoder.posterior(x)
+    values, vectors = torch.linalg.eigh(exact.root @ exact.root.mT)
+    symmetric = vectors @ torch.diag_embed(values.sqrt()) @ vectors.mT
+    with pytest.raises(InputError, match=r"above the diagonal.*cholesky"):
+        Normal(exact.mean, symmetric)
+    with pytest.raises(InputError, match="diagonal that is not positive"):
+        Normal(exact.mean, -exact.root)
+    with pytest.raises(InputError, match="NaN"):
+        Normal(exact.mean, exact.root * math.nan)
+    with pytest.raises(InputError, match="infinity"):
+        Normal(exact.mean / 0, exact.root)
+    for root in (exact.root[0], exact.root[:1], exact.root[:, :2, :2], exact.root[:, 0]):
+        with pytest.raises(InputError, match=r"\(batch, dims, dims\), got \(4, 3\)"):
+            Normal(exact.mean, root)
+    with pytest.raises(InputError, match="of one type"):
+        Normal(exact.mean, exact.root.double())
+
+
+@pytest.mark.parametrize("shape", [(1, 2), (4, 2), (3, 1), (3, 3)])
+def test_proposals_of_other_images_or_latents_are_refused(shape: tuple[int, int]) -> None:
+    decoder = BernoulliDecoder(2, pixels=4, hidden=4)
+    x, z, other = torch.zeros(3, 4), torch.zeros(3, 2), standard(*shape)
+    with pytest.raises(InputError, match=r"as start .* \(3, 2\), .* got \(\d, \d\)"):
+        ais(decoder, x, start=other)
+    with pytest.raises(InputError, match=r"as start .* \(3, 2\)"):
+        reverse_ais(decoder, x, z, start=other)
+    with pytest.raises(InputError, match=r"as proposal .* \(3, 2\)"):
+        importance_bounds(decoder, x, other)
+    with pytest.raises(InputError, match=r"as proposal a Normal .* got NoneType"):
+        importance_bounds(decoder, x, None)
+
+
+def test_observations_are_checked_wherever_they_come_in() -> None:
+    decoder = BernoulliDecoder(2, pixels=4, hidden=4)
+    wrong = {
+        "0 or 1": torch.full((3, 4), 255.0),
+        "at least one image": torch.zeros(0, 4),
+        "finite": torch.full((3, 4), math.nan),
+        r"\(batch, 4\)": torch.zeros(3, 5),
+    }
+    for message, x in wrong.items():
+        with pytest.raises(InputError, match=message):
+            ais(decoder, x)
+        with pytest.raises(InputError, match=message):
+            reverse_ais(decoder, x, torch.zeros(len(x), 2))
+        with pytest.raises(InputError, match=message):
+            importance_bounds(decoder, x, standard(len(x), 2))
+    # An encoder does not know what is possible of x, but what it can see.
+    del wrong["0 or 1"]
+    wrong["features of shape"] = wrong.pop(r"\(batch, 4\)")
+    for message, x in wrong.items():
+        with pytest.raises(InputError, match=message):
+            normal_proposal(GaussianEncoder(2, 4), x)
+
+
+def test_values_that_are_no_numbers_are_not_blamed_on_steps() -> None:
+    decoder = BernoulliDecoder(2, pixels=4, hidden=4)
+    encoder = GaussianEncoder(2, 4)
+    x, z = torch.zeros(3, 4), torch.zeros(3, 2)
+    with pytest.raises(InputError, match="finite latents"):
+        reverse_ais(decoder, x, z * math.nan)
+    with torch.no_grad():
+        decoder.network[-1].bias.fill_(math.nan)
+        encoder.head.bias.fill_(math.nan)
+    with pytest.raises(InputError, match=r"NaN or infinity for 3 of 3 images.*weights"):
+        ais(decoder, x)
+    with pytest.raises(InputError, match="for 3 of 3 images"):
+        reverse_ais(decoder, x, z)
+    with pytest.raises(InputError, match="for 3 of 3 images"):
+        importance_bounds(decoder, x, standard(3, 2))
+    with pytest.raises(InputError, match="encoder that draws finite latents"):
+        normal_proposal(encoder, x)
+
+
+def test_simulated_colour_images_are_bounded_from_both_sides() -> None:
+    """Their noise leaves [−1, 1], and they are observations all the same."""
+    decoder = ConvolutionalDecoder(2, 1, width=8, side=16)
+    with torch.no_grad():
+        decoder.log_deviation.fill_(0.5)
+    z = torch.randn(3, 2)
+    x = decoder.sample(z)
+    assert x.abs().max() > 3 and not x.requires_grad
+    settings = AISSettings(chains=4, temperatures=60, leapfrog=2, adaptation=1.05)
+    lower = ais(decoder, x, settings).log_likelihood
+    upper = reverse_ais(decoder, x, z, settings).log_likelihood
+    assert (upper - lower).mean().item() == pytest.approx(0, abs=1)
+
+
+@pytest.mark.parametrize(
+    ("name", "values"),
+    [
+        *((name, (0, -1, 2.5, 2.0, True, "2", None)) for name in ("chains", "temperatures")),
+        ("leapfrog", (0, 1.5, True, np.bool_(True))),
+        ("target", (0, 1, 1.5, -0.5, math.nan, True, "0.5", None)),
+        ("first_step", (0, -0.1, math.inf, math.nan, True, torch.tensor(0.1))),
+        ("adaptation", (0.5, math.inf, math.nan, True)),
+        ("steepness", (0, -4.0, math.inf, math.nan, False, None)),
+    ],
+)
+def test_settings_are_checked(name: str, values: tuple[Any, ...]) -> None:
+    for value in values:
+        with pytest.raises(InputError, match=f"{name} (to be|of)"):
+            AISSettings(**{name: value})
+
+
+def test_numbers_of_numpy_are_numbers() -> None:
+    decoder = LinearDecoder()
+    _, x = simulated(decoder, 2)
+    settings = AISSettings(np.int64(3), np.int32(4), np.int64(2), first_step=np.float32(0.1))
+    proposal = decoder.posterior(x)
+    assert ais(decoder, x, settings, start=proposal).log_likelihood.shape == (2,)
+    found = importance_bounds(decoder, x, proposal, samples=np.int64(5), at_once=np.int32(2))
+    torch.testing.assert_close(found.iwae, decoder.exact(x), atol=1e-4, rtol=0)
+
+
 def test_bad_input_is_named() -> None:
     decoder = BernoulliDecoder(2, pixels=4, hidden=4)
-    with pytest.raises(InputError, match="0 or 1"):
-        ais(decoder, torch.full((3, 4), 0.5))
     with pytest.raises(InputError, match=r"\(3, 2\), got \(3, 5\)"):
         reverse_ais(decoder, torch.zeros(3, 4), torch.zeros(3, 5))
-    with pytest.raises(InputError, match="at least one chain"):
-        AISSettings(chains=0)
-    with pytest.raises(InputError, match="target"):
-        AISSettings(target=1.0)
-    with pytest.raises(InputError, match="at least one sample"):
-        importance_bounds(
-            decoder,
-            torch.zeros(3, 4),
-            Normal(torch.zeros(3, 2), torch.eye(2).expand(3, 2, 2)),
-            samples=0,
-        )
-    with pytest.raises(InputError, match="at least 2 draws"):
-        normal_proposal(GaussianEncoder(2, 3), torch.zeros(1, 3), draws=1)
+    for name in ("samples", "at_once"):
+        for value in (0, -1, 2.5, True):
+            with pytest.raises(InputError, match=f"{name} to be a whole number"):
+                importance_bounds(decoder, torch.zeros(3, 4), standard(3, 2), **{name: value})
+    encoder, x = GaussianEncoder(2, 3), torch.zeros(1, 3)
+    for draws in (1, 2.5, True):
+        with pytest.raises(InputError, match="draws to be a whole number of at least 2"):
+            normal_proposal(encoder, x, draws=draws)
+    for widen in (0, -1.0, math.nan, True):
+        with pytest.raises(InputError, match="widen to be a positive"):
+            normal_proposal(encoder, x, widen=widen)

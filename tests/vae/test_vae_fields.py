@@ -5,7 +5,7 @@ import torch
 from torch.func import jacrev, vmap
 
 from arcsm.errors import InputError
-from arcsm.vae.fields import LARGEST, AutoregressiveField, JointField
+from arcsm.vae.fields import FAR, AutoregressiveField, JointField
 
 
 def make(kind: type, **options: bool) -> AutoregressiveField | JointField:
@@ -60,11 +60,34 @@ def test_scores_are_in_units_of_the_sampler() -> None:
         field(r, x)
 
 
-def test_scores_far_out_are_bounded() -> None:
-    field = make(JointField, learns_units=False)
+@pytest.mark.parametrize("kind", [AutoregressiveField, JointField])
+def test_scores_grow_no_more_far_out_and_are_the_field_s_own_before(kind: type) -> None:
+    field = make(kind, learns_units=False)
+    with torch.no_grad():  # of a posterior much narrower than its units
+        last = field.output if isinstance(field, JointField) else field.context.output
+        last.weight.mul_(30)
     units = torch.zeros(4, 3).double(), torch.zeros(4, 3).double()
-    far = field(torch.full((1, 4, 3), 1e6).double(), torch.randn(4, 2).double(), units)
-    torch.testing.assert_close(far, torch.full_like(far, -LARGEST))
+    x, r = torch.randn(4, 2).double(), torch.randn(1, 4, 3).double()
+    hidden, edge = field.hidden(x), FAR * r.sign()
+    near = field(r, x, units)
+    torch.testing.assert_close(near, field.scaled(r, hidden))
+    assert near.abs().max() > 8  # as at eight deviations, which are nothing to a narrow one
+    torch.testing.assert_close(field(1e4 * edge, x, units), field.scaled(edge, hidden))
+    direction = torch.randn_like(r)
+    found, scores = field.objective(1e4 * edge, x, direction, units)
+    torch.testing.assert_close(scores, field.scaled(edge, hidden).detach())
+    torch.testing.assert_close(found, field.objective(edge, x, direction, units)[0])
+
+
+@pytest.mark.parametrize("kind", [AutoregressiveField, JointField])
+def test_nothing_but_the_field_learns(kind: type) -> None:
+    field = make(kind, learns_units=False)
+    z, x = (torch.randn(shape).double().requires_grad_() for shape in ((2, 4, 3), (4, 2)))
+    units = torch.zeros(4, 3).double(), torch.zeros(4, 3).double()
+    loss, _ = field.objective(z, x, torch.randn(2, 4, 3).double(), units)
+    loss.backward()
+    assert z.grad is None and x.grad is None
+    assert all(weight.grad is not None for weight in field.parameters())
 
 
 def test_units_are_learned_where_the_sampler_has_none() -> None:
