@@ -177,7 +177,7 @@ def _run(
         else:
             unfinished.append(experiment.name)
     if unfinished:
-        what = "No figures and metrics yet, as pieces are left" if wanted else "Not finished"
+        what = "No record yet, as pieces are left" if wanted else "Not finished"
         voice.say(f"{what}: {', '.join(unfinished)}.")
     if refused:
         raise InputError(" — ".join(refused))

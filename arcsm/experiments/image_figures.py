@@ -14,20 +14,29 @@ if TYPE_CHECKING:
 
 # Dots of an inch with which the runner writes figures: pixels of grids then stay whole.
 _DOTS = 160
-# Inches around grids, and above them for titles.
-_MARGIN, _BETWEEN, _TOP = 0.15, 0.25, 0.62
+# Inches around grids, and above them for titles, and for names alone.
+_MARGIN, _BETWEEN, _TOP, _NAME = 0.15, 0.25, 0.62, 0.34
 # Inches of a letter of titles.
 _LETTER = 0.09
 
 
-def grid_figure(panels: Mapping[str, np.ndarray], *, title: str) -> "Figure":
-    """Return pictures, uint8 (height, width, channels), beside one another, each with its name."""
+def grid_figure(
+    panels: Mapping[str, np.ndarray], *, title: str, across: int | None = None
+) -> "Figure":
+    """Return pictures, uint8 (height, width, channels), each with its name.
+
+    They stand beside one another, `across` in a row, or all of them.
+    """
     from matplotlib.figure import Figure
 
-    sizes = [(picture.shape[1] / _DOTS, picture.shape[0] / _DOTS) for picture in panels.values()]
-    width = sum(size[0] for size in sizes) + _BETWEEN * (len(sizes) - 1) + 2 * _MARGIN
+    named = list(panels.items())
+    count = across or len(named)
+    rows = [named[start : start + count] for start in range(0, len(named), count)]
+    wide = max(sum(picture.shape[1] for _, picture in row) / _DOTS for row in rows)
+    width = wide + _BETWEEN * (max(len(row) for row in rows) - 1) + 2 * _MARGIN
     width = max(width, len(title) * _LETTER + 2 * _MARGIN)
-    height = max(size[1] for size in sizes) + _TOP + _MARGIN
+    highs = [max(picture.shape[0] for _, picture in row) / _DOTS for row in rows]
+    height = sum(highs) + _TOP + _NAME * (len(rows) - 1) + _MARGIN
     figure = Figure(figsize=(width, height))
     figure.text(
         _MARGIN / width,
@@ -38,14 +47,19 @@ def grid_figure(panels: Mapping[str, np.ndarray], *, title: str) -> "Figure":
         color=INK,
         parse_math=False,
     )
-    left = _MARGIN
-    for (name, picture), (wide, high) in zip(panels.items(), sizes, strict=True):
-        ax = figure.add_axes((left / width, _MARGIN / height, wide / width, high / height))
-        shown = picture[..., 0] if picture.shape[-1] == 1 else picture
-        ax.imshow(shown, cmap="gray", vmin=0, vmax=255, interpolation="nearest", aspect="auto")
-        ax.set_axis_off()
-        ax.set_title(name, loc="left", fontsize=9.5, color=MUTED, pad=4, parse_math=False)
-        left += wide + _BETWEEN
+    top = height - _TOP
+    for row, high in zip(rows, highs, strict=True):
+        left = _MARGIN
+        for name, picture in row:
+            size = picture.shape[1] / _DOTS, picture.shape[0] / _DOTS
+            place = left / width, (top - size[1]) / height, size[0] / width, size[1] / height
+            ax = figure.add_axes(place)
+            shown = picture[..., 0] if picture.shape[-1] == 1 else picture
+            ax.imshow(shown, cmap="gray", vmin=0, vmax=255, interpolation="nearest", aspect="auto")
+            ax.set_axis_off()
+            ax.set_title(name, loc="left", fontsize=9.5, color=MUTED, pad=4, parse_math=False)
+            left += size[0] + _BETWEEN
+        top -= high + _NAME
     return figure
 
 

@@ -76,6 +76,11 @@ def run_experiment(
     if any(piece.name not in finished for piece in store.pieces):
         said = _what_is_left(store, finished, only, command, not resume)
         reporter.console.print(said, markup=False, soft_wrap=True)  # so that it can be copied
+        if finished and experiment.figures_of_some:
+            raws = {name: piece["raw"] for name, piece in finished.items()}
+            _draw_all(store, experiment.figures(store.settings, raws))
+            said = f"Pictures of what is finished are in {str(store.directory)!r}."
+            reporter.console.print(said, markup=False, soft_wrap=True)
         return []
     with reporter.stage(f"{experiment.name}: figures and metrics"):
         return _write(store, {piece.name: finished[piece.name] for piece in store.pieces})
@@ -284,10 +289,7 @@ def _write(store: Store, finished: Mapping[str, Mapping[str, Any]]) -> list[Path
     metrics = list(experiment.metrics(settings, raws))
     figures = experiment.figures(settings, raws)
     store.fold(finished)
-    drawn = [path for name, figure in figures.items() for path in _draw(store, name, figure)]
-    for path in (*store.directory.glob("*.png"), *store.directory.glob("*.svg")):
-        if path not in drawn:  # of a former run
-            path.unlink()
+    drawn = _draw_all(store, figures)
     anywhere = [finished[piece.name] for piece in store.pieces if piece.anywhere]
     about = provenance(list(finished.values()), anywhere)
     run = {
@@ -312,6 +314,15 @@ def _write(store: Store, finished: Mapping[str, Mapping[str, Any]]) -> list[Path
         date=about["date"],
     )
     return [store.record, store.curves, *drawn]
+
+
+def _draw_all(store: Store, figures: "Mapping[str, Figure]") -> list[Path]:
+    """Write figures, and remove those of a former run; return their paths."""
+    drawn = [path for name, figure in figures.items() for path in _draw(store, name, figure)]
+    for path in (*store.directory.glob("*.png"), *store.directory.glob("*.svg")):
+        if path not in drawn:
+            path.unlink()
+    return drawn
 
 
 def _draw(store: Store, name: str, figure: "Figure") -> list[Path]:

@@ -1,6 +1,7 @@
 """The experiment on VAEs: every method in small, resumed pieces, and what is made of numbers."""
 
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -295,3 +296,20 @@ def test_figures_have_a_panel_for_each_method() -> None:
         "bounds-mnist-2", "samples-mnist-2", "reconstructions-mnist-2", "traversal-mnist-2"
     }  # fmt: skip
     assert [ax.get_title(loc="left") for ax in drawn["samples-mnist-2"].axes] == ["ELBO", "CSM"]
+    some = figures({**settings, "methods": ["elbo", "ssm", "csm"]}, raw)
+    assert [ax.get_title(loc="left") for ax in some["samples-mnist-2"].axes] == ["ELBO", "CSM"]
+    assert figures(settings, {}) == {}
+
+
+def test_pictures_of_a_chosen_method_are_there_at_once(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    experiment = replace(EXPERIMENT, budgets={"smoke": small(methods=["elbo", "csm"])})
+    options: dict[str, Any] = {"device": "cpu", "folder": tmp_path}
+    assert run_experiment(experiment, "smoke", only=["mnist.2.csm"], **options) == []
+    folder = tmp_path / "vae-smoke"
+    names = {path.stem for path in folder.glob("*.png")}
+    assert names == {f"{k}-mnist-2" for k in ("bounds", "samples", "reconstructions", "traversal")}
+    assert not (tmp_path / "vae-smoke.json").exists()
+    assert run_experiment(experiment, "smoke", **options)
