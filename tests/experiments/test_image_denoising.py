@@ -34,6 +34,7 @@ from arcsm.experiments.image_denoising import (
 )
 from arcsm.experiments.image_models import trained_model, with_mirrored
 from arcsm.experiments.image_parts import stand_in, to_png
+from arcsm.images import ImageModel
 from arcsm.tasks.images import Gaussian, SaltAndPepper, salt_and_pepper
 
 SMOKE: Any = BUDGETS["smoke"]
@@ -88,6 +89,11 @@ def test_a_perfect_image_has_a_finite_measure() -> None:
     assert measured(pixels[:, :4, :4], pixels[:, :4, :4])["ssim"] is None
 
 
+def ask_for(told: Any, images: Images, folder: Path, **changes: Any) -> tuple[ImageModel, Path]:
+    options: dict[str, Any] = {"method": "csm", "seed": 0, "device": "cpu", "folder": str(folder)}
+    return trained_model(told, images, progress=lambda share: None, **{**options, **changes})
+
+
 def test_models_are_trained_once_on_mirrored_images_too(tmp_path: Path) -> None:
     images = Images(stand_in(20, 4, 1), None, "stand-in", "train")
     both = with_mirrored(images, ["up-down", "left-right"]).pixels
@@ -95,21 +101,14 @@ def test_models_are_trained_once_on_mirrored_images_too(tmp_path: Path) -> None:
     assert np.array_equal(both[20], images.pixels[0, ::-1])
     assert np.array_equal(both[40], images.pixels[0, :, ::-1])
     told = {**SMOKE["cases"]["grey"]["model"], "train_seconds": 0.05}
-    options: dict[str, Any] = {
-        "method": "csm",
-        "seed": 0,
-        "device": "cpu",
-        "folder": str(tmp_path),
-        "progress": lambda share: None,
-    }
-    model, place = trained_model(told, images, **options)
+    model, place = ask_for(told, images, tmp_path)
     assert model.prepared["mirrored"] == ["up-down", "left-right"]
     stamp = (place / "config.json").stat().st_mtime_ns
-    again, same = trained_model(told, images, **options)
+    again, same = ask_for(told, images, tmp_path)
     assert same == place and (place / "config.json").stat().st_mtime_ns == stamp
-    taken, own = trained_model({**told, "directory": str(place)}, images, **options)
+    taken, own = ask_for({**told, "directory": str(place)}, images, tmp_path)
     assert own == place and taken.shape == again.shape == (4, 4, 1)
-    _, other = trained_model(told, images, **{**options, "seed": 1})
+    _, other = ask_for(told, images, tmp_path, seed=1)
     assert other != place
 
 
@@ -128,15 +127,7 @@ def test_of_two_that_want_a_model_one_trains_it(
     monkeypatch.setattr(image_models, "fit_images", fit)
 
     def ask(_: int) -> Path:
-        return trained_model(
-            told,
-            images,
-            method="csm",
-            seed=0,
-            device="cpu",
-            folder=str(tmp_path),
-            progress=lambda share: None,
-        )[1]
+        return ask_for(told, images, tmp_path)[1]
 
     with ThreadPoolExecutor(2) as pool:
         first, second = pool.map(ask, range(2))
@@ -158,15 +149,7 @@ def test_on_a_gpu_the_compiler_has_no_share_of_the_time(
 
     monkeypatch.setattr(image_models, "fit_images", fit)
     monkeypatch.setattr(image_models, "on_gpu", lambda device: True)
-    trained_model(
-        told,
-        images,
-        method="csm",
-        seed=0,
-        device="cpu",
-        folder=str(tmp_path),
-        progress=lambda share: None,
-    )
+    ask_for(told, images, tmp_path)
     (few, steps, limit), (every, _, seconds) = fitted
     assert (few, steps, limit) == (64, 4, None) and (every, seconds) == (200, 0.05)
 
