@@ -321,7 +321,7 @@ def _draw_all(store: Store, figures: "Mapping[str, Figure]") -> list[Path]:
     drawn = [path for name, figure in figures.items() for path in _draw(store, name, figure)]
     for path in (*store.directory.glob("*.png"), *store.directory.glob("*.svg")):
         if path not in drawn:
-            path.unlink()
+            path.unlink(missing_ok=True)
     return drawn
 
 

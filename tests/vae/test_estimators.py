@@ -169,6 +169,9 @@ def test_x_is_what_the_encoder_has_made_of_images(method: str) -> None:
     assert body[1].weight.grad is not None
     if isinstance(encoder, GaussianEncoder):
         assert surrogate.item() == pytest.approx(encoder.entropy(images).mean().item())
+        mean, log_scale = encoder.units(features)
+        expected = (mean - z) / log_scale.exp().square()
+        torch.testing.assert_close(estimator.scores(z, features), expected)
 
 
 def test_conditional_scores_follow_x() -> None:
