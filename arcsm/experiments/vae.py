@@ -72,7 +72,7 @@ def run(settings: Settings, piece: Piece, place: Place) -> Raw:
     forget_former_work(place.device)
     # Before an hour of training: the network of FID may not be there.
     features = None if pictures.binary else load_features(settings, place.device)
-    folder = state_folder(settings, data, method, latent)
+    folder = state_folder(settings, data, method, latent, place.device)
     if place.fresh and folder.exists():
         shutil.rmtree(folder)
     stack, curve = train_stack(

@@ -289,9 +289,9 @@ def draw_samples(
     return np.concatenate(drawn)
 
 
-def state_folder(settings: Settings, data: str, method: str, latent: int) -> Path:
+def state_folder(settings: Settings, data: str, method: str, latent: int, device: str) -> Path:
     """Return where the state of the runs of a method is kept, in the cache of the user."""
-    piece = [data, method, latent]
+    piece = [data, method, latent, torch.device(device).type]
     about: Mapping[str, Any] = {**settings, "piece": piece, "version": _STATE_VERSION}
     text = json.dumps(about, sort_keys=True, default=list)
     digest = hashlib.sha256(text.encode()).hexdigest()[:16]

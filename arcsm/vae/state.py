@@ -95,8 +95,8 @@ def load_run(stack: "VAEStack", path: str | os.PathLike[str]) -> None:
         ) from error
     if header.get("format") != _FORMAT or header.get("about") != _about(stack):
         raise CheckpointError(
-            f"expected a run of VAEs with the same settings, seeds and images in {name!r}, got"
-            " another; resume with those it was started with, or remove the file"
+            "expected a run of VAEs with the same settings, seeds, images and kind of device in"
+            f" {name!r}, got another; resume with those it was started with, or remove the file"
         )
     for optimizer in stack.optimizers():
         _fill(optimizer)
@@ -119,7 +119,12 @@ def _about(stack: "VAEStack") -> dict[str, Any]:
     """Return what a run must share with another to be gone on with."""
     apart = ("capture", "compile", "tf32")
     settings = {k: v for k, v in asdict(stack.settings).items() if k not in apart}
-    return {"settings": settings, "seeds": list(stack.seeds), "data": stack.source.digest}
+    return {
+        "settings": settings,
+        "seeds": list(stack.seeds),
+        "data": stack.source.digest,
+        "device": stack.device.type,  # the states of their generators are not alike
+    }
 
 
 def _tensors(stack: "VAEStack") -> dict[str, Tensor]:

@@ -195,11 +195,14 @@ def test_a_fresh_piece_discards_what_was_interrupted(
     assert not list(cache.glob("arcsm/vae/*"))
 
 
-def test_a_state_of_older_code_is_another(monkeypatch: pytest.MonkeyPatch) -> None:
-    now = state_folder(small(), "mnist", "csm", 2)
-    assert now == state_folder(small(), "mnist", "csm", 2)
+def test_a_state_of_older_code_or_another_device_is_another(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    now = state_folder(small(), "mnist", "csm", 2, "cpu")
+    assert now == state_folder(small(), "mnist", "csm", 2, "cpu")
+    assert now != state_folder(small(), "mnist", "csm", 2, "cuda")
     monkeypatch.setattr(vae_parts, "_STATE_VERSION", vae_parts._STATE_VERSION + 1)
-    assert now != state_folder(small(), "mnist", "csm", 2)
+    assert now != state_folder(small(), "mnist", "csm", 2, "cpu")
 
 
 def test_a_piece_tells_of_each_seed_and_shows_pictures() -> None:

@@ -384,9 +384,9 @@ def test_on_a_gpu_captured_steps_are_the_steps_one_by_one(method: str, scores_be
 def test_a_foreign_run_is_refused(tmp_path: Path) -> None:
     path = tmp_path / "vae.safetensors"
     save_run(stack_of("csm"), path)
-    with pytest.raises(CheckpointError, match="same settings, seeds and images"):
+    with pytest.raises(CheckpointError, match="same settings, seeds, images"):
         load_run(stack_of("csm", learning_rate=0.5), path)
-    with pytest.raises(CheckpointError, match="same settings, seeds and images"):
+    with pytest.raises(CheckpointError, match="same settings, seeds, images"):
         load_run(stack_of("csm", (1,)), path)
     with pytest.raises(CheckpointError, match="weights of these networks"):
         load_run(stack_of("csm", dims=3), path)
