@@ -6,12 +6,16 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
+from arcsm.experiments.ticks import plain_log_ticks
 from arcsm.plots.canvas import add_title, dress, label_axes
 from arcsm.plots.palette import INK, RULE, SEVERAL, SEVERAL_STYLES
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
+
+# An axis that spans less than this factor has too few powers of ten to be read by.
+_FEW_DECADES = 100
 
 
 @dataclass(frozen=True)
@@ -71,6 +75,9 @@ def line_chart(
         ax.xaxis.set_major_locator(LogLocator(base=2 if doublings else 10))
         ax.xaxis.set_major_formatter("{x:,g}")
         ax.xaxis.set_minor_formatter(NullFormatter())
+    low, high = ax.get_ylim()
+    if log_y and high < _FEW_DECADES * low:  # else powers of ten are enough
+        plain_log_ticks(ax.yaxis)
     label_axes(ax, x, y)
     add_title(ax, title)
     _name_ends(ax, ends)

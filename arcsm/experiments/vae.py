@@ -10,7 +10,6 @@ way for all methods: implicit encoders have no bound of their own.
 """
 
 import math
-import shutil
 import statistics
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
@@ -36,6 +35,7 @@ from arcsm.experiments.vae_parts import (
     state_folder,
     train_stack,
 )
+from arcsm.files import discard_directory
 from arcsm.results import Metric
 
 if TYPE_CHECKING:
@@ -74,7 +74,7 @@ def run(settings: Settings, piece: Piece, place: Place) -> Raw:
     features = None if pictures.binary else load_features(settings, place.device)
     folder = state_folder(settings, data, method, latent, place.device)
     if place.fresh and folder.exists():
-        shutil.rmtree(folder)
+        discard_directory(folder)
     stack, curve = train_stack(
         settings,
         pictures,
@@ -108,7 +108,7 @@ def run(settings: Settings, piece: Piece, place: Place) -> Raw:
         if index == 0:
             found["pictures"] = draw_pictures(pictures, encoder, decoder, place.device)
         runs.append(found)
-    shutil.rmtree(folder, ignore_errors=True)
+    discard_directory(folder)
     return {
         "data": data,
         "latent": latent,

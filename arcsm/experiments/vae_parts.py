@@ -214,7 +214,6 @@ def measure_likelihood(
         z = torch.randn(
             settings["simulated_images"], decoder.dims, generator=generator, device=device
         )
-        assert isinstance(decoder, BernoulliDecoder)
         with torch.no_grad():
             simulated = decoder.sample(z, generator=generator)
         lower = ais(decoder, simulated, told, generator=generator)

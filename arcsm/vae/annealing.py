@@ -25,7 +25,8 @@ from torch import Tensor
 
 from arcsm.errors import InputError
 from arcsm.replay import Replayed
-from arcsm.vae.decoders import Decoder, check_positive, check_whole, log_prior
+from arcsm.vae.checks import check_positive, check_whole
+from arcsm.vae.decoders import Decoder, log_prior
 
 Chains = Float[Tensor, "chains batch dims"]
 Weights = Float[Tensor, "chains batch"]

@@ -64,21 +64,21 @@ class ImageSource(ABC):
         eps = torch.randn(size, generator=generator, device=x.device).requires_grad_()
         try:
             features = encoder.features(x)
-            if tuple(features.shape) == (len(x), count):
-                z = encoder.latents(features, eps)
-                if autoregressive_for is not None:
-                    check_noise(z, eps, autoregressive_for)
-                return
+            fit = tuple(features.shape) == (len(x), count)
+            z = encoder.latents(features, eps) if fit else None
         except (RuntimeError, ValueError) as error:
             raise InputError(
                 f"expected images that the encoder takes, got some of shape {shape}: {error}; build"
                 " the encoder for these images"
             ) from error
-        raise InputError(
-            f"expected an encoder with features of shape ({len(x)}, {count}) of images of shape"
-            f" {shape}, got features of shape {tuple(features.shape)}; build it for these images,"
-            " or flatten them"
-        )
+        if z is None:
+            raise InputError(
+                f"expected an encoder with features of shape ({len(x)}, {count}) of images of shape"
+                f" {shape}, got features of shape {tuple(features.shape)}; build it for these"
+                " images, or flatten them"
+            )
+        if autoregressive_for is not None:
+            check_noise(z, eps, autoregressive_for)
 
     @abstractmethod
     def made(self, levels: Tensor, generator: torch.Generator | None) -> Tensor:

@@ -6,7 +6,6 @@ front of that of the batch; `means` are what it would show of z.
 
 import math
 from itertools import pairwise
-from numbers import Integral, Real
 
 import torch
 import torch.nn.functional as F
@@ -14,28 +13,11 @@ from jaxtyping import Float
 from torch import Tensor, nn
 
 from arcsm.errors import InputError
+from arcsm.vae.checks import check_whole
 
 Latents = Float[Tensor, "*particles batch dims"]
 
 GROUPS = 8  # of channels that are normalised together
-
-
-def check_whole(value: object, name: str, least: int = 1) -> int:
-    """Return a size or count as an int; refuse what is none. Whole numbers of NumPy are welcome."""
-    if isinstance(value, bool) or not isinstance(value, Integral) or value < least:
-        raise InputError(
-            f"expected {name} to be a whole number of at least {least}, got {value!r}; correct it"
-        )
-    return int(value)
-
-
-def check_positive(value: float, name: str) -> None:
-    """Refuse what is no positive, finite number."""
-    number = not isinstance(value, bool) and isinstance(value, Real)
-    if not (number and 0 < value < math.inf):
-        raise InputError(
-            f"expected {name} to be a positive, finite number, got {value!r}; correct it"
-        )
 
 
 def check_convolutions(channels: int, width: int, side: int) -> tuple[int, int, int]:

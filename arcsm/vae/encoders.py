@@ -19,7 +19,8 @@ from torch import Tensor, nn
 
 from arcsm.context.made import MaskedLinear
 from arcsm.errors import InputError
-from arcsm.vae.decoders import GROUPS, check_convolutions, check_whole
+from arcsm.vae.checks import check_whole
+from arcsm.vae.decoders import GROUPS, check_convolutions
 
 Noise = Float[Tensor, "particles batch dims"]
 Latents = Float[Tensor, "particles batch dims"]

@@ -15,7 +15,8 @@ from torch import Tensor
 
 from arcsm.errors import InputError
 from arcsm.vae.annealing import Normal, check_numbers, check_proposal
-from arcsm.vae.decoders import Decoder, check_positive, check_whole, log_prior
+from arcsm.vae.checks import check_positive, check_whole
+from arcsm.vae.decoders import Decoder, log_prior
 from arcsm.vae.encoders import Encoder
 
 

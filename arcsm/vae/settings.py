@@ -5,6 +5,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 from arcsm.errors import InputError
+from arcsm.vae.checks import check_positive, check_whole
 from arcsm.vae.decoders import Decoder
 from arcsm.vae.encoders import Encoder
 from arcsm.vae.estimators import ESTIMATORS, EntropyEstimator
@@ -49,20 +50,17 @@ class VAESettings:
             )
         counts = ("steps", "batch", "particles", "decoded", "score_updates", "evaluate_every")
         for name in (*counts, "head_start"):
-            value, least = getattr(self, name), 0 if name == "head_start" else 1
-            if isinstance(value, bool) or not isinstance(value, int) or value < least:
-                raise InputError(
-                    f"expected {name} of at least {least}, a whole number, got {value!r};"
-                    " correct it"
-                )
+            least = 0 if name == "head_start" else 1
+            # As a plain int, which can be written: it may be one of NumPy's.
+            object.__setattr__(self, name, check_whole(getattr(self, name), name, least))
+        for name in ("learning_rate", "score_learning_rate"):
+            check_positive(getattr(self, name), name)
         least = ESTIMATORS[self.method].least_particles
         if self.particles < max(least, self.decoded):
             raise InputError(
                 f"expected at least {max(least, self.decoded)} particles for {self.method} with"
                 f" {self.decoded} decoded, got {self.particles}; take more"
             )
-        if not (self.learning_rate > 0 and self.score_learning_rate > 0):
-            raise InputError("expected positive learning rates; correct these")
         if not 0 <= self.average < 1:
             raise InputError(
                 f"expected an average from 0 (none) to less than 1, got {self.average}; correct it"

@@ -1,29 +1,19 @@
-"""Training: each method learns, runs side by side are those alone, and runs can be resumed."""
+"""Training: each method learns, and runs side by side, or steps at once, are those alone."""
 
 import math
-import signal
 from functools import partial
-from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
+from small_vaes import PIXELS, halves, make, stack_of
 
-from arcsm.errors import CheckpointError, InputError, NonFiniteLossError
 from arcsm.replay import compiled as compiled_alone
 from arcsm.vae import (
     ESTIMATORS,
-    BernoulliDecoder,
-    BinaryImages,
-    ConvolutionalBody,
-    ConvolutionalDecoder,
     Decoder,
     Encoder,
     EntropyEstimator,
-    FreeEncoder,
-    GaussianEncoder,
-    ImplicitEncoder,
-    ScaledImages,
     VAESettings,
     VAEStack,
     importance_bounds,
@@ -32,35 +22,6 @@ from arcsm.vae import (
 )
 from arcsm.vae.estimators import LearnedEntropy
 from arcsm.vae.stack import ModuleStack
-from arcsm.vae.state import load_run, save_run
-
-PIXELS = 16
-
-
-def make(method: str, dims: int = 2) -> tuple[Encoder, Decoder, EntropyEstimator]:
-    kinds = {"elbo": GaussianEncoder, "csm": ImplicitEncoder, "ssm-ar": ImplicitEncoder}
-    encoder = kinds.get(method, FreeEncoder)(dims, PIXELS, hidden=16)
-    options = {"width": 16} if ESTIMATORS[method].learns else {}
-    estimator = make_estimator(method, encoder, PIXELS, **options)
-    return encoder, BernoulliDecoder(dims, PIXELS, hidden=16), estimator
-
-
-def halves() -> BinaryImages:
-    """Images of which one half is bright: one bit, which a latent can hold."""
-    left = torch.zeros(1, PIXELS)
-    left[:, : PIXELS // 2] = 1
-    levels = torch.cat([left, 1 - left]) * 230 + 12
-    return BinaryImages(levels.to(torch.uint8))
-
-
-def stack_of(
-    method: str, seeds: Any = (0,), dims: int = 2, device: str = "cpu", **changes: Any
-) -> VAEStack:
-    told: dict[str, Any] = {"steps": 4, "batch": 8, "head_start": 2, "evaluate_every": 2}
-    if method == "elbo":
-        told["particles"] = 1
-    settings = VAESettings(method=method, **{**told, **changes})
-    return VAEStack(partial(make, method, dims), halves(), settings, seeds=seeds, device=device)
 
 
 @pytest.mark.parametrize("method", list(ESTIMATORS))
@@ -207,108 +168,6 @@ def test_averages_of_the_weights_are_those_of_all_steps() -> None:
     assert all(torch.equal(moved[k], v) for k, v in plain.decoders.parameters.items())
 
 
-@pytest.mark.parametrize("method", ["elbo", "stein", "csm"])
-def test_an_interrupted_run_ends_with_the_same_bits(method: str, tmp_path: Path) -> None:
-    whole = stack_of(method, (0, 1), average=0.9)
-    whole.train()
-    path = tmp_path / "vae.safetensors"
-
-    class Stop(Exception):
-        pass
-
-    def stop(stack: VAEStack) -> None:
-        save_run(stack, path)
-        raise Stop
-
-    with pytest.raises(Stop):
-        stack_of(method, (0, 1), average=0.9).train(progress=stop)
-    later = stack_of(method, (0, 1), average=0.9)
-    later.train(folder=tmp_path)
-    assert later.curve.loss == whole.curve.loss and later.step == 4
-    for name, value in whole.state().items():
-        assert torch.equal(value, later.state()[name]), name
-
-
-@pytest.mark.parametrize("method", ["elbo", "csm"])
-def test_ctrl_c_within_a_step_keeps_that_step_and_loses_no_bit(method: str, tmp_path: Path) -> None:
-    whole = stack_of(method, (0, 1), average=0.9, steps=6, evaluate_every=4)
-    whole.train()
-    first = stack_of(method, (0, 1), average=0.9, steps=6, evaluate_every=4)
-    average = first._average
-
-    def interrupt() -> None:
-        if first.step == 2:  # the weights are moved, their averages are not
-            signal.raise_signal(signal.SIGINT)
-        average()
-
-    first._average = interrupt  # type: ignore[method-assign]
-    with pytest.raises(KeyboardInterrupt):
-        first.train(folder=tmp_path / "new")
-    assert first.step == 3 and first.curve.step == []
-    later = stack_of(method, (0, 1), average=0.9, steps=6, evaluate_every=4)
-    taken = counted_steps(later)
-    later.train(folder=tmp_path / "new")
-    assert taken == [3, 4, 5] and later.curve.loss == whole.curve.loss
-    assert later.seconds > first.seconds > 0
-    for name, value in whole.state().items():
-        assert torch.equal(value, later.state()[name]), name
-
-
-def counted_steps(stack: VAEStack) -> list[int]:
-    """Return a list that the number of each step is added to as it is taken."""
-    taken: list[int] = []
-    advance = stack.advance
-
-    def count() -> None:
-        taken.append(stack.step)
-        advance()
-
-    stack.advance = count  # type: ignore[method-assign]
-    return taken
-
-
-def test_half_a_step_is_never_saved(tmp_path: Path) -> None:
-    stack = stack_of("csm", average=0.9)
-
-    def interrupt() -> None:  # as if asked for twice: that does not wait
-        if stack.step == 3:
-            raise KeyboardInterrupt
-
-    stack._average = interrupt  # type: ignore[method-assign]
-    with pytest.raises(KeyboardInterrupt):
-        stack.train(folder=tmp_path, save_seconds=-1)
-    later = stack_of("csm", average=0.9)
-    load_run(later, tmp_path / "vae.safetensors")
-    assert later.step == 2
-
-
-@pytest.mark.parametrize("within", ["_learn_from_fresh_latents", "_forget"])
-def test_a_head_start_that_was_interrupted_is_taken_again(within: str, tmp_path: Path) -> None:
-    stack = stack_of("csm")
-    plain = getattr(stack, within)
-
-    def interrupt(*arguments: Any) -> None:
-        plain(*arguments)
-        raise KeyboardInterrupt
-
-    setattr(stack, within, interrupt)
-    with pytest.raises(KeyboardInterrupt):
-        stack.train(folder=tmp_path)
-    assert not list(tmp_path.iterdir())
-
-
-def test_a_finished_run_is_kept_and_not_trained_again(tmp_path: Path) -> None:
-    whole = stack_of("csm", (0, 1))
-    whole.train(folder=tmp_path)
-    later, told = stack_of("csm", (0, 1)), list[int]()
-    taken = counted_steps(later)
-    later.train(folder=tmp_path, progress=lambda stack: told.append(stack.step))
-    assert taken == [] and later.curve == whole.curve
-    assert told == [4]  # what was told of the last record may have been lost
-    for name, value in whole.state().items():
-        assert torch.equal(value, later.state()[name]), name
-
-
 @pytest.mark.parametrize("method", list(ESTIMATORS))
 def test_the_estimator_of_a_run_is_that_which_was_trained(method: str) -> None:
     stack = stack_of(method, (0, 1), learning_rate=0.05)
@@ -381,17 +240,6 @@ def test_on_a_gpu_captured_steps_are_the_steps_one_by_one(method: str, scores_be
         )
 
 
-def test_a_foreign_run_is_refused(tmp_path: Path) -> None:
-    path = tmp_path / "vae.safetensors"
-    save_run(stack_of("csm"), path)
-    with pytest.raises(CheckpointError, match="same settings, seeds, images"):
-        load_run(stack_of("csm", learning_rate=0.5), path)
-    with pytest.raises(CheckpointError, match="same settings, seeds, images"):
-        load_run(stack_of("csm", (1,)), path)
-    with pytest.raises(CheckpointError, match="weights of these networks"):
-        load_run(stack_of("csm", dims=3), path)
-
-
 def test_more_updates_of_the_scores_teach_them_more() -> None:
     losses = []
     for updates in (1, 4):
@@ -400,120 +248,6 @@ def test_more_updates_of_the_scores_teach_them_more() -> None:
         )
         losses.append(stack.train().score_loss[-1][0])
     assert losses[1] < losses[0]
-
-
-def test_what_diverges_is_named() -> None:
-    stack = stack_of("csm")
-    assert stack.fields is not None
-    with torch.no_grad():
-        next(iter(stack.fields.parameters.values())).fill_(math.nan)
-    with pytest.raises(NonFiniteLossError, match="score estimator of CSM diverged at its step"):
-        stack.train()
-    stack = stack_of("elbo")
-    with torch.no_grad():
-        next(iter(stack.decoders.parameters.values())).fill_(math.nan)
-    with pytest.raises(NonFiniteLossError, match="autoencoder trained by ELBO diverged at step 1"):
-        stack.train()
-
-
-@pytest.mark.parametrize(("updates", "words"), [(1, "its step 3"), (3, "its step 3")])
-def test_the_first_bad_step_is_named_though_it_is_seen_later(updates: int, words: str) -> None:
-    stack = stack_of("csm", steps=6, evaluate_every=6, head_start=0, score_updates=updates)
-    advance = stack.advance
-
-    def poison() -> None:
-        if stack.step == 2 and stack.fields is not None:
-            with torch.no_grad():
-                next(iter(stack.fields.parameters.values())).fill_(math.nan)
-        advance()
-
-    stack.advance = poison  # type: ignore[method-assign]
-    with pytest.raises(NonFiniteLossError, match=words):
-        stack.train()
-
-
-def test_bad_settings_are_refused() -> None:
-    for changes, words in (
-        ({"method": "iwae"}, "method among elbo"),
-        ({"steps": 0}, "steps of at least 1"),
-        ({"batch": True}, "batch of at least 1, a whole number, got True"),
-        ({"evaluate_every": 1.5}, "evaluate_every of at least 1, a whole number, got 1.5"),
-        ({"head_start": -5}, "head_start of at least 0, a whole number, got -5"),
-        ({"head_start": 1.5}, "head_start of at least 0, a whole number, got 1.5"),
-        ({"head_start": True}, "head_start of at least 0"),
-        ({"method": "stein", "particles": 1}, "at least 2 particles for stein"),
-        ({"decoded": 9}, "at least 9 particles"),
-        ({"learning_rate": 0.0}, "positive learning rates"),
-        ({"average": 1.0}, "average from 0"),
-    ):
-        with pytest.raises(InputError, match=words):
-            VAESettings(**changes)  # type: ignore[arg-type]
-    with pytest.raises(InputError, match="at least one seed"):
-        stack_of("csm", ())
-    for seeds in (0, (0.5,), "01", None):
-        with pytest.raises(InputError, match=r"sequence of whole numbers as seeds, .* got"):
-            stack_of("csm", seeds)
-    assert VAESettings(head_start=0).head_start == 0
-    with pytest.raises(InputError, match="estimator of ssm, a SSMEntropy, got a CSMEntropy"):
-        VAEStack(partial(make, "csm"), halves(), VAESettings(method="ssm"), seeds=(0,))
-
-
-def parts_of(
-    pixels: int = PIXELS, seen: int = PIXELS, dims: tuple[int, int, int] = (2, 2, 2)
-) -> tuple[Encoder, Decoder, EntropyEstimator]:
-    """Return a decoder of so many pixels, an encoder that sees so many, and their latents."""
-    encoder, other = (ImplicitEncoder(size, seen, hidden=16) for size in (dims[0], dims[2]))
-    decoder = BernoulliDecoder(dims[1], pixels, hidden=16)
-    return encoder, decoder, make_estimator("csm", other, seen, width=16)
-
-
-def coloured(channels: int, side: int) -> tuple[Encoder, Decoder, EntropyEstimator]:
-    """Return networks whose decoder is for images of 3 × 16 × 16."""
-    body = ConvolutionalBody(channels, width=8, side=side)
-    encoder = ImplicitEncoder(2, body.features, hidden=16, body=body)
-    estimator = make_estimator("csm", encoder, body.features, width=16)
-    return encoder, ConvolutionalDecoder(2, 3, width=8, side=16), estimator
-
-
-def test_parts_that_do_not_fit_are_refused_before_the_first_step() -> None:
-    told = VAESettings(steps=1, batch=4)
-    for dims in ((3, 2, 2), (2, 3, 2), (2, 2, 3)):
-        words = f"encoder with {dims[0]}, a decoder with {dims[1]} and an estimator for {dims[2]}"
-        with pytest.raises(InputError, match=words):
-            VAEStack(partial(parts_of, dims=dims), halves(), told, seeds=(0,))
-    with pytest.raises(InputError, match=r"shape \(batch, 25\), got \(8, 16\)"):
-        VAEStack(partial(parts_of, pixels=25), halves(), told, seeds=(0,))
-    with pytest.raises(InputError, match=r"\(8, 25\) of images of shape \(8, 16\), got features"):
-        VAEStack(partial(parts_of, seen=25), halves(), told, seeds=(0,))
-    scaled = ScaledImages(halves().pixels)
-    with pytest.raises(InputError, match="pixels of 0 or 1"):
-        VAEStack(parts_of, scaled, told, seeds=(0,))
-    images = ScaledImages(torch.zeros(4, 3, 16, 16, dtype=torch.uint8))
-    VAEStack(partial(coloured, 3, 16), images, told, seeds=(0,))
-    with pytest.raises(InputError, match=r"shape \(8, 3, 16, 16\): .*\[8, 1, 4, 4\]"):
-        VAEStack(partial(coloured, 1, 16), images, told, seeds=(0,))
-    with pytest.raises(InputError, match=r"\(8, 256\) of images of .* got features of .*\(8, 64\)"):
-        VAEStack(partial(coloured, 3, 32), images, told, seeds=(0,))
-
-
-def test_networks_are_tried_without_random_numbers_of_the_run() -> None:
-    before = torch.random.get_rng_state()
-    stack = stack_of("csm")
-    assert torch.equal(torch.random.get_rng_state(), before)
-    fresh = torch.Generator().manual_seed(stack._seed)
-    assert torch.equal(stack.generator.get_state(), fresh.get_state())
-
-
-def test_images_that_are_binary_already_are_refused() -> None:
-    binary = torch.eye(4, dtype=torch.uint8)
-    for pixels in (binary, torch.zeros_like(binary)):
-        with pytest.raises(InputError, match="multiply them by 255"):
-            BinaryImages(pixels)
-    drawn = BinaryImages(255 * binary).draw(1, 50, torch.Generator().manual_seed(0))
-    assert torch.equal(drawn.sum(-1), torch.ones(1, 50))
-    for nothing in (torch.zeros(0, 4, dtype=torch.uint8), torch.zeros((), dtype=torch.uint8)):
-        with pytest.raises(InputError, match="type uint8"):
-            BinaryImages(nothing)
 
 
 def test_a_stack_calls_methods_with_missing_arguments() -> None:
@@ -525,23 +259,3 @@ def test_a_stack_calls_methods_with_missing_arguments() -> None:
         torch.testing.assert_close(stack.call("forward", x)[index], expected)
         one = stack.member(index)
         torch.testing.assert_close(one(x[index]), expected)
-
-
-def test_an_encoder_that_looks_ahead_is_found_though_it_says_otherwise() -> None:
-    class LookingAhead(FreeEncoder):
-        autoregressive_noise = True
-
-    def parts() -> tuple[Encoder, Decoder, EntropyEstimator]:
-        encoder = LookingAhead(2, PIXELS, hidden=16)
-        decoder = BernoulliDecoder(2, PIXELS, hidden=16)
-        return encoder, decoder, make_estimator("csm", encoder, PIXELS, width=16)
-
-    with pytest.raises(InputError, match=r"for CSM.*derivative of .* of z_1 by ε_2"):
-        VAEStack(parts, halves(), VAESettings(method="csm"), seeds=(0,))
-
-
-@pytest.mark.parametrize("method", ["csm", "ssm"])
-def test_scores_that_run_away_halt_the_run_before_they_leave_the_numbers(method: str) -> None:
-    stack = stack_of(method, score_learning_rate=10.0, steps=100, evaluate_every=50, batch=32)
-    with pytest.raises(NonFiniteLossError, match=r"score estimator of .* diverged at its step"):
-        stack.train()

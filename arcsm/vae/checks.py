@@ -1,0 +1,24 @@
+"""Numbers that are asked for, and what is refused in their place."""
+
+import math
+from numbers import Integral, Real
+
+from arcsm.errors import InputError
+
+
+def check_whole(value: object, name: str, least: int = 1) -> int:
+    """Return a size or count as an int; refuse what is none. Whole numbers of NumPy are welcome."""
+    if isinstance(value, bool) or not isinstance(value, Integral) or value < least:
+        raise InputError(
+            f"expected {name} to be a whole number of at least {least}, got {value!r}; correct it"
+        )
+    return int(value)
+
+
+def check_positive(value: float, name: str) -> None:
+    """Refuse what is no positive, finite number."""
+    number = not isinstance(value, bool) and isinstance(value, Real)
+    if not (number and 0 < value < math.inf):
+        raise InputError(
+            f"expected {name} to be a positive, finite number, got {value!r}; correct it"
+        )
