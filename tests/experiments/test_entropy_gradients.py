@@ -8,6 +8,7 @@ import torch
 
 from arcsm.experiments import run_experiment
 from arcsm.experiments.entropy_gradients import BIAS, BUDGETS, EXPERIMENT, SPREAD, WarpedSampler
+from arcsm.experiments.lines import Line, line_figure
 from arcsm.results import read_result
 
 
@@ -45,3 +46,11 @@ def test_a_run_in_small(tmp_path: Path) -> None:
     }
     assert deviation["normal", "csm", 20] < deviation["normal", "csm", 5]
     assert len(list((tmp_path / "entropy-gradients-smoke").glob("*.png"))) == 6
+
+
+@pytest.mark.parametrize(("largest", "plain"), [(0.5, True), (500.0, False)])
+def test_axes_of_less_than_two_decades_have_plain_numbers(largest: float, plain: bool) -> None:
+    figure = line_figure({"bias": Line([1, 10], [0.02, largest])}, x="x", y="y", title="title")
+    figure.draw_without_rendering()
+    labels = [label.get_text() for label in figure.axes[0].get_yticklabels()]
+    assert ("0.05" in labels) is plain

@@ -3,6 +3,7 @@
 import math
 from functools import partial
 
+import numpy as np
 import pytest
 import torch
 from small_vaes import PIXELS, halves, make, stack_of
@@ -53,6 +54,10 @@ def test_the_first_bad_step_is_named_though_it_is_seen_later(updates: int, words
     stack.advance = poison  # type: ignore[method-assign]
     with pytest.raises(NonFiniteLossError, match=words):
         stack.train()
+
+
+def test_whole_numbers_of_numpy_are_taken_as_plain_ones() -> None:
+    assert type(VAESettings(steps=np.int64(3)).steps) is int  # type: ignore[arg-type]
 
 
 def test_bad_settings_are_refused() -> None:
