@@ -1,36 +1,98 @@
-"""Steps of optimisers on stacked weights, from gradients that are at hand."""
+"""Steps of Adam on stacked weights, from gradients that are at hand."""
 
 from collections.abc import Sequence
 from typing import Any
 
 import torch
 from torch import Tensor
+from torch.optim.adam import adam
 
+from arcsm.replay import compiled
 from arcsm.vae.stack import ModuleStack
 
 
 class Descent:
-    """Adam on the weights of stacks; masked weights stay 0."""
+    """Adam on the weights of stacks; masked weights stay 0, and averages of weights go along.
+
+    What it keeps are tensors that are moved in place: a step can be captured. Compiled, a step is
+    one kernel of a GPU.
+    """
 
     def __init__(
-        self, stacks: Sequence[ModuleStack], rate: float, betas: tuple[float, float], on_gpu: bool
+        self,
+        stacks: Sequence[ModuleStack],
+        rate: float,
+        betas: tuple[float, float],
+        *,
+        average: float = 0.0,
+        compile: bool = False,
     ):
         self.weights = [value for stack in stacks for value in stack.parameters.values()]
+        self._values = [weight.detach() for weight in self.weights]
         masks = [stack.masks.get(name) for stack in stacks for name in stack.parameters]
         self._masked = [i for i, mask in enumerate(masks) if mask is not None]
         self._masks = [mask for mask in masks if mask is not None]
-        how: dict[str, Any] = {"fused": True, "capturable": True} if on_gpu else {"foreach": True}
-        self.optimizer = torch.optim.Adam(self.weights, lr=rate, betas=betas, **how)
+        self._rate, self._betas, self._average = rate, betas, average
+        # Of each stack, by the names of its weights; none where nothing is averaged.
+        self.averages: list[dict[str, Tensor]] = []
+        if average:
+            self.averages = [
+                {name: value.detach().clone() for name, value in stack.parameters.items()}
+                for stack in stacks
+            ]
+        self._first, self._second = (
+            [torch.zeros_like(value) for value in self._values] for _ in range(2)
+        )
+        on_gpu = self._values[0].is_cuda
+        self._counts = [
+            torch.zeros((), device=value.device if on_gpu else "cpu") for value in self._values
+        ]
+        # The fused step has too few blocks for a whole GPU, and stands alone.
+        fused = on_gpu and not compile
+        self._how: dict[str, Any] = {
+            "capturable": on_gpu or compile,
+            "fused": fused,
+            "foreach": not fused,
+        }
+        if compile:
+            self._move = compiled(self._move)  # type: ignore[method-assign]
 
     def step(self, gradients: Sequence[Tensor]) -> None:
         """Move the weights down their gradients."""
-        pairs = zip(gradients, self.weights, strict=True)
-        own = [_alike(gradient, weight) for gradient, weight in pairs]
+        pairs = zip(gradients, self._values, strict=True)
+        with torch.no_grad():
+            self._move([_alike(gradient, value) for gradient, value in pairs])
+
+    def _move(self, gradients: list[Tensor]) -> None:
         if self._masked:  # all at once: they are many and small
-            torch._foreach_mul_([own[i] for i in self._masked], self._masks)
-        for weight, gradient in zip(self.weights, own, strict=True):
-            weight.grad = gradient
-        self.optimizer.step()
+            torch._foreach_mul_([gradients[i] for i in self._masked], self._masks)
+        adam(
+            self._values,
+            gradients,
+            self._first,
+            self._second,
+            [],
+            self._counts,
+            amsgrad=False,
+            beta1=self._betas[0],
+            beta2=self._betas[1],
+            lr=self._rate,
+            weight_decay=0.0,
+            eps=1e-8,
+            maximize=False,
+            **self._how,
+        )
+        if self.averages:
+            averages = [value for of in self.averages for value in of.values()]
+            torch._foreach_lerp_(averages, self._values, 1 - self._average)
+
+    def state(self) -> dict[str, Tensor]:
+        """Return the tensors that further steps depend on, but for the weights."""
+        kept = {"first": self._first, "second": self._second, "count": self._counts}
+        state = {f"{name}/{i}": value for name, of in kept.items() for i, value in enumerate(of)}
+        for i, of in enumerate(self.averages):
+            state |= {f"average/{i}/{name}": value for name, value in of.items()}
+        return state
 
 
 def _alike(gradient: Tensor, weight: Tensor) -> Tensor:

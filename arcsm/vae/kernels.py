@@ -10,7 +10,7 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from arcsm.devices import has_triton
+from arcsm.devices import matmul_precision
 
 Draws = Float[Tensor, "*batch draws dims"]
 
@@ -18,25 +18,19 @@ Draws = Float[Tensor, "*batch draws dims"]
 SMALLEST_RIDGE = 1e-6
 # With a smaller one single precision would not do.
 _RIDGE_OF_FLOATS = 1e-4
-# What a kernel of a GPU has room for.
-_MOST_ROWS = 128
 
 
 def stein_scores(z: Draws, ridge: float) -> Draws:
     """Return scores at the draws by Stein's identity; `ridge` is η."""
-    fused = z.is_cuda and z.dtype == torch.float32 and ridge >= _RIDGE_OF_FLOATS and has_triton()
-    if fused and z.shape[-2] <= _MOST_ROWS:
-        from arcsm.vae.elimination import solve_definite
-
-        kernel, pushes = _kernel_and_pushes(z)
+    # On a GPU double precision takes longer than the rest of a step.
+    exact = z if z.is_cuda and ridge >= _RIDGE_OF_FLOATS else z.double()
+    with matmul_precision("highest"):
+        kernel, pushes = _kernel_and_pushes(exact)
         kernel.diagonal(dim1=-2, dim2=-1).add_(ridge)
-        return -solve_definite(kernel, pushes)
-    kernel, pushes = _kernel_and_pushes(z.double())
-    kernel.diagonal(dim1=-2, dim2=-1).add_(ridge)
-    # Without a look at success, which would wait for the device: a ridge makes it certain.
-    factor, _ = torch.linalg.cholesky_ex(kernel)
-    half = torch.linalg.solve_triangular(factor, pushes, upper=False)
-    return -torch.linalg.solve_triangular(factor.mT, half, upper=True).to(z.dtype)
+        # Without a look at success, which would wait for the device: a ridge makes it certain.
+        factor, _ = torch.linalg.cholesky_ex(kernel)
+        half = torch.linalg.solve_triangular(factor, pushes, upper=False)
+        return -torch.linalg.solve_triangular(factor.mT, half, upper=True).to(z.dtype)
 
 
 def spectral_scores(z: Draws, share: float) -> Draws:
@@ -44,7 +38,8 @@ def spectral_scores(z: Draws, share: float) -> Draws:
 
     How many that are is found for each posterior of the batch, each time.
     """
-    kernel, pushes = _kernel_and_pushes(z)
+    with matmul_precision("highest"):
+        kernel, pushes = _kernel_and_pushes(z)
     values, vectors = torch.linalg.eigh(kernel)
     values = values.clamp_min(0)
     # Eigenvalues ascend. One counts unless those above it already hold the share.
@@ -57,7 +52,10 @@ def spectral_scores(z: Draws, share: float) -> Draws:
 def _kernel_and_pushes(
     z: Draws,
 ) -> tuple[Float[Tensor, "*batch draws draws"], Draws]:
-    """Return K, whose width h is the median distance of two draws, and S."""
+    """Return K, whose width h is the median distance of two draws, and S.
+
+    Products are to be taken in full precision: with fewer digits K would have negative eigenvalues.
+    """
     z = z - z.mean(-2, keepdim=True)  # nearer to 0, squares lose fewer digits
     squares = z.square().sum(-1)
     distance = (squares[..., None] + squares[..., None, :] - 2 * z @ z.mT).clamp_min(0)

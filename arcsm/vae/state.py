@@ -9,7 +9,6 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 from safetensors import SafetensorError, safe_open
-from torch import Tensor
 
 from arcsm.errors import CheckpointError
 from arcsm.train.checkpoint import write_tensors
@@ -76,7 +75,7 @@ def save_run(stack: "VAEStack", path: str | os.PathLike[str]) -> None:
         "seconds": stack.seconds,
         "curve": asdict(stack.curve),
     }
-    tensors = {**_tensors(stack), "generator": stack.generator.get_state()}
+    tensors = {**stack.state(), "generator": stack.generator.get_state()}
     contiguous = {name: value.detach().contiguous() for name, value in tensors.items()}
     write_tensors(Path(path), contiguous, header)
 
@@ -98,9 +97,7 @@ def load_run(stack: "VAEStack", path: str | os.PathLike[str]) -> None:
             "expected a run of VAEs with the same settings, seeds, images and kind of device in"
             f" {name!r}, got another; resume with those it was started with, or remove the file"
         )
-    for optimizer in stack.optimizers():
-        _fill(optimizer)
-    generator, own = tensors.pop("generator"), _tensors(stack)
+    generator, own = tensors.pop("generator"), stack.state()
     shapes = {key: value.shape for key, value in own.items()}
     if shapes != {key: value.shape for key, value in tensors.items()}:
         raise CheckpointError(
@@ -125,23 +122,3 @@ def _about(stack: "VAEStack") -> dict[str, Any]:
         "data": stack.source.digest,
         "device": stack.device.type,  # the states of their generators are not alike
     }
-
-
-def _tensors(stack: "VAEStack") -> dict[str, Tensor]:
-    state = stack.state()
-    for i, optimizer in enumerate(stack.optimizers()):
-        for j, entry in optimizer.state_dict()["state"].items():
-            state |= {f"optimizer/{i}/{j}/{key}": value for key, value in entry.items()}
-    return state
-
-
-def _fill(optimizer: torch.optim.Optimizer) -> None:
-    """Give an optimiser the states that it makes with its first step, without taking one."""
-    if optimizer.state:
-        return
-    for group in optimizer.param_groups:
-        rate, group["lr"] = group["lr"], 0.0
-        for weight in group["params"]:
-            weight.grad = torch.zeros_like(weight)
-        optimizer.step()
-        group["lr"] = rate

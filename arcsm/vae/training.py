@@ -100,18 +100,18 @@ class VAEStack:
         # RMSProp, but that its first steps are no ten times as long as later ones: Adam without
         # momentum.
         self._descent = Descent(
-            (self.encoders, self.decoders), settings.learning_rate, (0.0, 0.99), on_gpu
+            (self.encoders, self.decoders),
+            settings.learning_rate,
+            (0.0, 0.99),
+            average=settings.average,
+            compile=settings.compile,
         )
-        self._averages: dict[str, dict[str, Tensor]] = {}
-        if settings.average:
-            self._averages = {
-                name: {key: value.detach().clone() for key, value in stack.parameters.items()}
-                for name, stack in (("encoder", self.encoders), ("decoder", self.decoders))
-            }
         self._score_descent: Descent | None = None
         if self.fields is not None:
             rate = settings.score_learning_rate
-            self._score_descent = Descent((self.fields,), rate, (0.9, 0.99), on_gpu)
+            self._score_descent = Descent(
+                (self.fields,), rate, (0.9, 0.99), compile=settings.compile
+            )
         needs = self._estimator.needs_autoregressive_noise
         self.source.check_networks(*self.run(0), self._estimator.name if needs else None)
         runs = len(self.seeds)
@@ -226,13 +226,6 @@ class VAEStack:
             outputs, pulls = [z, entropy], [pull, self._minus_one]
         of_encoder = torch.autograd.grad(outputs, list(self.encoders.parameters.values()), pulls)
         self._descent.step([*of_encoder, *of_decoder])
-        self._average()
-
-    @torch.no_grad()
-    def _average(self) -> None:
-        averages = [value for of in self._averages.values() for value in of.values()]
-        if averages:
-            torch._foreach_lerp_(averages, self._descent.weights, 1 - self.settings.average)
 
     def _encode(self, x: Tensor, eps: Tensor) -> tuple["Drawn", Tensor | None]:
         """Return latents, and the entropy of each run where it is a closed form.
@@ -367,8 +360,9 @@ class VAEStack:
 
     def run(self, index: int) -> tuple[Encoder, Decoder]:
         """Return encoder and decoder of one run, as modules of their own."""
-        encoder = self.encoders.member(index, self._averages.get("encoder"))
-        decoder = self.decoders.member(index, self._averages.get("decoder"))
+        averages = self._descent.averages or (None, None)
+        encoder = self.encoders.member(index, averages[0])
+        decoder = self.decoders.member(index, averages[1])
         assert isinstance(encoder, Encoder) and isinstance(decoder, Decoder)
         return encoder, decoder
 
@@ -389,13 +383,8 @@ class VAEStack:
             found._units = (encoder.units,)
         return found
 
-    def optimizers(self) -> list[torch.optim.Optimizer]:
-        """Return the optimisers, that of the autoencoder first."""
-        both = (self._descent, self._score_descent)
-        return [one.optimizer for one in both if one is not None]
-
     def state(self) -> dict[str, Tensor]:
-        """Return the tensors that further steps depend on, but for the optimisers' and generator's.
+        """Return the tensors that further steps depend on, but for the generator's.
 
         They are those that steps move in place.
         """
@@ -405,8 +394,9 @@ class VAEStack:
         for name, stack in stacks.items():
             if stack is not None:
                 state |= {f"{name}/{key}": value for key, value in stack.parameters.items()}
-        for name, averages in self._averages.items():
-            state |= {f"average/{name}/{key}": value for key, value in averages.items()}
+        for name, descent in (("descent", self._descent), ("learning", self._score_descent)):
+            if descent is not None:
+                state |= {f"{name}/{key}": value for key, value in descent.state().items()}
         return state
 
 

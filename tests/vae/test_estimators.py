@@ -9,6 +9,7 @@ import pytest
 import torch
 from torch import Tensor, nn
 
+from arcsm.devices import matmul_precision
 from arcsm.errors import InputError, NonFiniteLossError
 from arcsm.experiments.entropy_gradients import WarpedSampler
 from arcsm.vae import (
@@ -127,11 +128,14 @@ def test_kernels_are_as_wide_as_the_median_distance() -> None:
 @pytest.mark.parametrize("dims", [1, 8, 32])
 def test_on_a_gpu_steins_equations_are_solved_as_well(draws: int, dims: int) -> None:
     z = torch.randn(3, 4, draws, dims, generator=torch.Generator().manual_seed(draws))
-    exact = stein_scores(z.double(), 1e-2)
-    found = stein_scores(z.cuda(), 1e-2).cpu()
-    error, usual = ((of - exact).abs().max() for of in (found, stein_scores(z, 1e-2)))
-    assert found.shape == z.shape and error <= 10 * usual + 1e-4
-    assert stein_scores(z[:0].cuda(), 1e-2).shape == (0, 4, draws, dims)
+    ridge = 1e-2
+    exact = stein_scores(z.double(), ridge)
+    with matmul_precision("high"):  # which is not for kernels
+        found = stein_scores(z.cuda(), ridge).cpu()
+    # The largest eigenvalue of the kernel is at most the number of draws, the smallest the ridge.
+    worst = torch.finfo(torch.float32).eps * draws / ridge * exact.abs().max()
+    assert found.shape == z.shape and (found - exact).abs().max() <= worst + 1e-5
+    assert stein_scores(z[:0].cuda(), ridge).shape == (0, 4, draws, dims)
 
 
 def test_elbo_is_the_closed_form() -> None:

@@ -1,12 +1,14 @@
 """Training: each method learns, and runs side by side, or steps at once, are those alone."""
 
 import math
+from collections.abc import Sequence
 from functools import partial
 from typing import Any
 
 import pytest
 import torch
 from small_vaes import PIXELS, halves, make, stack_of
+from torch import nn
 
 from arcsm.replay import compiled as compiled_alone
 from arcsm.vae import (
@@ -20,6 +22,7 @@ from arcsm.vae import (
     make_estimator,
     normal_proposal,
 )
+from arcsm.vae.descent import Descent
 from arcsm.vae.estimators import LearnedEntropy
 from arcsm.vae.stack import ModuleStack
 
@@ -74,9 +77,15 @@ def test_the_gradient_of_a_step_is_that_of_the_surrogate(method: str) -> None:
     encoder, decoder = stack.run(1)
     estimator = stack.estimator(1, encoder)
     state = stack.generator.get_state()
+    found: list[torch.Tensor] = []
+    move = stack._descent.step
+
+    def look_and_move(gradients: Sequence[torch.Tensor]) -> None:
+        move(gradients)  # which masks them
+        found.extend(gradient[1] for gradient in gradients)
+
+    stack._descent.step = look_and_move  # type: ignore[method-assign]
     stack.take_steps()
-    weights = [*stack.encoders.parameters.values(), *stack.decoders.parameters.values()]
-    found = [value.grad[1] for value in weights if value.grad is not None]
     stack.generator.set_state(state)
     x, eps = stack._draw(1)[0][1], stack._noise(1)[0][1]
     z = encoder(x, eps)
@@ -95,7 +104,7 @@ def test_a_compiled_step_is_the_step_itself(
 ) -> None:
     # Traced and differentiated as a whole; that code made of it is right is the compiler's affair.
     monkeypatch.setattr(torch, "compile", partial(torch.compile, backend="aot_eager"))
-    told: dict[str, Any] = {"scores_before": True, "head_start": 0}
+    told: dict[str, Any] = {"scores_before": True, "head_start": 0, "average": 0.9}
     plain, compiled = (stack_of(method, seeds, compile=how, **told) for how in (False, True))
     plain.train()
     compiled.train()
@@ -118,6 +127,24 @@ def test_what_is_compiled_for_one_stack_drives_out_no_other(
         made_of_it = compiled_alone(partial(torch.mul, other=factor))
         assert torch.equal(made_of_it(x), factor * x)
     assert len(made) == 12
+
+
+@pytest.mark.parametrize("betas", [(0.0, 0.99), (0.9, 0.99)])
+def test_weights_move_as_by_adam(betas: tuple[float, float]) -> None:
+    layers = [nn.Linear(3, 2) for _ in range(2)]
+    stack = ModuleStack(layers, "cpu")
+    descent = Descent((stack,), 0.01, betas, average=0.75)
+    known = torch.optim.Adam([p for one in layers for p in one.parameters()], 0.01, betas)
+    for _ in range(5):
+        gradients = [torch.randn_like(value) for value in stack.parameters.values()]
+        for index, layer in enumerate(layers):
+            for parameter, gradient in zip(layer.parameters(), gradients, strict=True):
+                parameter.grad = gradient[index].clone()
+        known.step()
+        descent.step(gradients)
+    for index, layer in enumerate(layers):
+        for name, parameter in layer.named_parameters():
+            torch.testing.assert_close(stack.parameters[name][index], parameter)
 
 
 def test_masked_weights_stay_masked_and_gradients_need_no_copy() -> None:
