@@ -50,7 +50,7 @@ _COLUMNS = 8
 # Columns of a traversal: normal quantiles from 5 % to 95 %.
 _TRAVERSAL = 9
 # Of the states that are kept: another one where those of older code are not to be gone on with.
-_STATE_VERSION = 2
+_STATE_VERSION = 3
 
 
 class Pictures:
@@ -121,9 +121,10 @@ def make_stack(
     settings: Settings, pictures: Pictures, method: str, latent: int, device: str
 ) -> VAEStack:
     """Return the runs of a method, one for each seed, before their first step."""
+    training = settings["training"][pictures.data]
     told = VAESettings(
         method=method,
-        particles=settings["particles"][method],
+        particles=settings["particles"].get(method, training["decoded"]),
         score_learning_rate=settings["score_learning_rate"].get(method, 2e-4),
         score_updates=settings["score_updates"],
         head_start=settings.get("head_start", 200),
@@ -131,7 +132,7 @@ def make_stack(
         average=settings["average"],
         compile=settings["compile"],
         tf32=settings["tf32"],
-        **settings["training"][pictures.data],
+        **training,
     )
     make = partial(make_parts, settings, method, latent, pictures.shape, pictures.binary)
     return VAEStack(

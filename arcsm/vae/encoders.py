@@ -15,6 +15,7 @@ import math
 
 import torch
 from jaxtyping import Float
+from numpy.polynomial.hermite_e import hermegauss
 from torch import Tensor, nn
 
 from arcsm.context.made import MaskedLinear
@@ -22,10 +23,16 @@ from arcsm.errors import InputError
 from arcsm.vae.checks import check_whole
 from arcsm.vae.decoders import GROUPS, check_convolutions
 
+# Of the rule by which the noise of implicit encoders is averaged.
+_NODES = 8
+# Added to the variance of a shape: noise that is bent to a constant stays one.
+_LEAST_VARIANCE = 1e-4
+
 Noise = Float[Tensor, "particles batch dims"]
 Latents = Float[Tensor, "particles batch dims"]
 Features = Float[Tensor, "batch features"]
 Units = Float[Tensor, "batch dims"]
+ConditionalUnits = Float[Tensor, "*particles batch dims"]
 Extra = Float[Tensor, "batch extra"]
 
 
@@ -88,19 +95,37 @@ class Encoder(nn.Module):
 
     def latents_and_units(self, features: Features, eps: Noise) -> tuple[Latents, Units, Units]:
         """Return latents, μ and log σ."""
-        if eps.ndim != 3 or eps.shape[1:] != (len(features), self.dims):
-            raise InputError(
-                f"expected noise of shape (particles, {len(features)}, {self.dims}), got"
-                f" {tuple(eps.shape)}; draw torch.randn of that shape"
-            )
+        self._check_noise_shape(features, eps)
         mean, log_scale, extra = self._read(features)
         z = mean + log_scale.exp() * self.standard(features, extra, eps)
         return z, mean, log_scale
+
+    def latents_and_conditional_units(
+        self, features: Features, eps: Noise
+    ) -> tuple[Latents, ConditionalUnits, ConditionalUnits]:
+        """Return latents and what `conditional_units` says of them, which is at hand here."""
+        return self.latents_and_units(features, eps)
 
     def units(self, features: Features) -> tuple[Units, Units]:
         """Return μ and log σ."""
         mean, log_scale, _ = self._read(features)
         return mean, log_scale
+
+    def conditional_units(
+        self, features: Features, z: Latents
+    ) -> tuple[ConditionalUnits, ConditionalUnits]:
+        """Return the middle and the log of the width of each z_d given z_<d and x.
+
+        Those of x alone, unless an encoder knows better.
+        """
+        return self.units(features)
+
+    def _check_noise_shape(self, features: Features, eps: Noise) -> None:
+        if eps.ndim != 3 or eps.shape[1:] != (len(features), self.dims):
+            raise InputError(
+                f"expected noise of shape (particles, {len(features)}, {self.dims}), got"
+                f" {tuple(eps.shape)}; draw torch.randn of that shape"
+            )
 
     def _read(self, features: Features) -> tuple[Units, Units, Extra]:
         read = self.head(self.network(features))
@@ -166,15 +191,18 @@ class ImplicitEncoder(Encoder):
         w_d = ε_d + Σ_k a_dk tanh(v_dk (ε_d − t_k) + b_dk)          a, v, b from x
         r_d = m_d(w_<d, x) + w_d exp c_d(w_<d, x),                  |c| < 3
 
-    w_d need not be invertible in ε_d, and q has no density that could be written down. Given x and
-    w_<d, r_d is increasing in w_d; hence w_<d is a function of z_<d and x, and ε_<d enters z_d only
-    through z_<d. As m and c read w, not z, a masked network gives all of them at once: there is no
-    walk along the latents.
+    with w_d less its mean, and divided by its deviation, both given x: what is left to it is the
+    shape. w_d need not be invertible in ε_d, and q has no density that could be written down. Given
+    x and w_<d, r_d is increasing in w_d; hence w_<d is a function of z_<d and x, and ε_<d enters
+    z_d only through z_<d. As m and c read w, not z, a masked network gives all of them at once:
+    there is no walk along the latents.
     """
 
     autoregressive_noise = True
 
     centres: Tensor
+    nodes: Tensor
+    shares: Tensor
 
     def __init__(
         self,
@@ -195,6 +223,11 @@ class ImplicitEncoder(Encoder):
         self.from_latents = MaskedLinear(place + 1, degrees)
         self.output = MaskedLinear(degrees, place.repeat(2))
         self.register_buffer("centres", torch.linspace(-1.5, 1.5, bumps), persistent=False)
+        # A rule for means over normal noise. What it lacks in digits is no error: w then is not
+        # quite of mean 0 and deviation 1.
+        nodes, shares = (torch.from_numpy(part).float() for part in hermegauss(_NODES))
+        self.register_buffer("nodes", nodes[:, None, None], persistent=False)
+        self.register_buffer("shares", (shares / shares.sum())[:, None, None], persistent=False)
         with torch.no_grad():
             # It begins near to independent normal latents.
             self.head.weight[2 * dims : -hidden].mul_(0.5)
@@ -206,14 +239,57 @@ class ImplicitEncoder(Encoder):
 
     def standard(self, features: Features, extra: Extra, eps: Noise) -> Latents:
         """Return r."""
-        coefficients, given = extra.tensor_split((3 * self.dims * self.bumps,), -1)
-        height, slope, shift = coefficients.unflatten(-1, (3, self.dims, self.bumps)).unbind(-3)
-        gate = torch.tanh((1 + slope) * (eps[..., None] - self.centres) + shift)
-        w = eps + (height * gate).sum(-1)
-        h = torch.tanh(self.from_latents(w) + given)
-        move, log_stretch = self.output(h).chunk(2, -1)
+        shapes, given = extra.tensor_split((3 * self.dims * self.bumps,), -1)
+        w = self._shaped(shapes, eps)
+        move, log_stretch = self._moves(w, given)
+        return torch.addcmul(move, w, log_stretch.exp())
+
+    def latents_and_conditional_units(
+        self, features: Features, eps: Noise
+    ) -> tuple[Latents, ConditionalUnits, ConditionalUnits]:
+        """Return latents, and the units in which z_d given z_<d and x is w_d."""
+        self._check_noise_shape(features, eps)
+        mean, log_scale, extra = self._read(features)
+        shapes, given = extra.tensor_split((3 * self.dims * self.bumps,), -1)
+        w = self._shaped(shapes, eps)
+        move, log_stretch = self._moves(w, given)
+        middle = torch.addcmul(mean, log_scale.exp(), move)
+        log_width = log_scale + log_stretch
+        return torch.addcmul(middle, w, log_width.exp()), middle, log_width
+
+    def conditional_units(
+        self, features: Features, z: Latents
+    ) -> tuple[ConditionalUnits, ConditionalUnits]:
+        """Return the units in which z_d given z_<d and x is w_d: found one latent after another."""
+        mean, log_scale, extra = self._read(features)
+        given = extra[..., 3 * self.dims * self.bumps :]
+        w = torch.zeros_like(z)
+        for d in range(self.dims + 1):
+            move, log_stretch = self._moves(w, given)
+            middle, log_width = mean + log_scale.exp() * move, log_scale + log_stretch
+            if d < self.dims:
+                own = (z[..., d] - middle[..., d]) * torch.exp(-log_width[..., d])
+                w = torch.cat([w[..., :d], own[..., None], w[..., d + 1 :]], -1)
+        return middle, log_width
+
+    def _shaped(self, shapes: Extra, eps: Noise) -> Latents:
+        """Return w."""
+        height, slope, shift = shapes.unflatten(-1, (3, self.dims, self.bumps)).unbind(-3)
+
+        def bent(noise: Noise) -> Latents:
+            gate = torch.tanh((1 + slope) * (noise[..., None] - self.centres) + shift)
+            return noise + (height * gate).sum(-1)
+
+        typical = bent(self.nodes)
+        mean = (self.shares * typical).sum(-3)
+        variance = (self.shares * (typical - mean).square()).sum(-3)
+        return (bent(eps) - mean) * torch.rsqrt(variance + _LEAST_VARIANCE)
+
+    def _moves(self, w: Latents, given: Extra) -> tuple[Latents, Latents]:
+        """Return m and c."""
+        move, log_stretch = self.output(torch.tanh(self.from_latents(w) + given)).chunk(2, -1)
         # Within e^±3: a latent is stretched by its forerunners, not torn.
-        return torch.addcmul(move, w, torch.exp(3 * torch.tanh(log_stretch / 3)))
+        return move, 3 * torch.tanh(log_stretch / 3)
 
 
 def check_noise(z: Latents, eps: Noise, name: str = "CSM") -> None:

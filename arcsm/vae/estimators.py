@@ -227,7 +227,8 @@ class LearnedEntropy(EntropyEstimator):
     """Scores of a field that is trained on draws, by Adam with the paper's rate.
 
     A sampler with a method `units(x)`, as encoders have, that returns μ and log σ of the units it
-    works in, spares the field to learn them: it then follows at once where the sampler goes.
+    works in, spares the field to learn them: it then follows at once where the sampler goes. For
+    conditional scores they may depend on z_<d as well, by a method `conditional_units(x, z)`.
     """
 
     learns = True
@@ -244,19 +245,27 @@ class LearnedEntropy(EntropyEstimator):
         learning_rate: float = 2e-4,
     ):
         super().__init__(sampler)
-        units = getattr(sampler, "units", None)
-        # Not as a part: the sampler's parameters are not the estimator's.
-        self._units: tuple[Callable[..., Any]] | None = (units,) if callable(units) else None
+        self.follow(sampler)
         self.field = self.kind(
-            self.dims, condition_dims, width=width, learns_units=self._units is None
+            self.dims, condition_dims, width=width, learns_units=not self._knows_units
         )
         _check_rate(learning_rate)
         self.learning_rate, self._updates = learning_rate, 0
         self._optimizer: torch.optim.Optimizer | None = None
 
+    def follow(self, sampler: nn.Module) -> None:
+        """Take the units of a sampler, the one it is for or a copy of that."""
+        # In tuples, and so not as parts: the sampler's parameters are not the estimator's.
+        units = getattr(sampler, "units", None)
+        self._units: tuple[Callable[..., Any]] | None = (units,) if callable(units) else None
+        self._conditional_units: tuple[Callable[..., Any]] | None = None
+        conditional = getattr(sampler, "conditional_units", None)
+        if self.needs_autoregressive_noise and callable(conditional):
+            self._conditional_units = (conditional,)
+
     def scores(self, z: Latents, x: Condition = None) -> Latents:
         """Return the scores that were learned."""
-        return self.field(z, x, self._units_of(x))
+        return self.field(z, x, self._units_of(z, x))
 
     def scores_in(self, z: Latents, x: Condition, mean: Tensor, log_scale: Tensor) -> Latents:
         """Return the scores that were learned, in units that are at hand."""
@@ -293,7 +302,7 @@ class LearnedEntropy(EntropyEstimator):
         # Drawn by all: methods that are compared from one seed then are given the same draws.
         noise = torch.randn_like(z)
         direction = noise if self.sliced else None
-        loss, _ = self.loss_and_scores(z, x, direction, *(self._units_of(x) or ()))
+        loss, _ = self.loss_and_scores(z, x, direction, *(self._units_of(z, x) or ()))
         value = loss.item()
         if has_diverged(value, self.dims):
             raise diverged(self.name, self._updates + 1)
@@ -303,11 +312,19 @@ class LearnedEntropy(EntropyEstimator):
         self._updates += 1
         return value
 
+    @property
+    def _knows_units(self) -> bool:
+        return (self._conditional_units or self._units) is not None
+
     @torch.no_grad()
-    def _units_of(self, x: Condition) -> tuple[Tensor, Tensor] | None:
-        if self._units is None:
+    def _units_of(self, z: Latents, x: Condition) -> tuple[Tensor, Tensor] | None:
+        if not self._knows_units:
             return None
-        mean, log_scale = self._units[0](_needed(x))
+        if self._conditional_units is not None:
+            mean, log_scale = self._conditional_units[0](_needed(x), z)
+        else:
+            assert self._units is not None
+            mean, log_scale = self._units[0](_needed(x))
         return mean, log_scale
 
 

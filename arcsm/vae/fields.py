@@ -7,6 +7,7 @@ which a few far draws do not move. For any μ and σ the objectives below have t
 true score: the units matter for how quickly it is learned, and for where a draw counts as far.
 
 Two fields: a joint one, R^D → R^D, and the autoregressive one (AR-CSM), whose output d sees z_≤d.
+The units of z_d may depend on z_<d for the latter: conditional scores take them as given.
 """
 
 from abc import ABC, abstractmethod
@@ -21,7 +22,8 @@ from arcsm.errors import InputError
 
 Latents = Float[Tensor, "particles batch dims"]
 Hidden = Float[Tensor, "batch width"]
-Units = tuple[Float[Tensor, "batch dims"], Float[Tensor, "batch dims"]]  # μ and log σ
+# μ and log σ
+Units = tuple[Float[Tensor, "*particles batch dims"], Float[Tensor, "*particles batch dims"]]
 
 # The degrees of freedom of the density that units are learned by.
 TAILS = 4.0

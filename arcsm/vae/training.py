@@ -113,6 +113,8 @@ class VAEStack:
                 (self.fields,), rate, (0.9, 0.99), compile=settings.compile
             )
         needs = self._estimator.needs_autoregressive_noise
+        # Conditional scores are in units of z_d given z_<d.
+        self._latents_and_units = f"latents_and_{'conditional_' if needs else ''}units"
         self.source.check_networks(*self.run(0), self._estimator.name if needs else None)
         runs = len(self.seeds)
         self.step, self.seconds, self.curve = 0, 0.0, Curve()
@@ -234,7 +236,7 @@ class VAEStack:
         gradients of zeros.
         """
         features = self.encoders.call("features", x)
-        z, mean, log_scale = self.encoders.call("latents_and_units", features, eps)
+        z, mean, log_scale = self.encoders.call(self._latents_and_units, features, eps)
         entropy = normal_entropy(log_scale).mean(-1) if self.settings.method == "elbo" else None
         return Drawn(features.detach(), z, mean.detach(), log_scale.detach()), entropy
 
@@ -379,8 +381,7 @@ class VAEStack:
             return copy.deepcopy(self._estimator)
         found = self.fields.member(index)
         assert isinstance(found, LearnedEntropy)
-        if found._units is not None:
-            found._units = (encoder.units,)
+        found.follow(encoder)
         return found
 
     def state(self) -> dict[str, Tensor]:

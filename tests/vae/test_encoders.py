@@ -12,6 +12,7 @@ from arcsm.vae import (
     BernoulliDecoder,
     ConvolutionalBody,
     ConvolutionalDecoder,
+    Encoder,
     FreeEncoder,
     GaussianEncoder,
     ImplicitEncoder,
@@ -80,6 +81,40 @@ def test_a_latent_grows_in_straight_lines_with_its_own_w() -> None:
         low, middle, high = encoder(x, moved)[:, 0, d]
         torch.testing.assert_close(high - middle, middle - low)
         assert high > middle
+
+
+def test_in_its_conditional_units_a_latent_has_mean_0_and_deviation_1() -> None:
+    encoder = rough_encoder(3)
+    features, eps = torch.randn(4, 3).double(), torch.randn(20_000, 4, 3).double()
+    z, middle, log_width = encoder.latents_and_conditional_units(features, eps)
+    torch.testing.assert_close(z, encoder(features, eps))
+    w = (z - middle) / log_width.exp()
+    assert w.mean(0).abs().max() < 0.1 and (w.std(0) - 1).abs().max() < 0.1  # by a short rule
+    # Shapes differ: it is no normal noise that is left.
+    assert w.pow(4).mean(0).sub(3).abs().max() > 0.3
+    few = z[:6]
+    for found, direct in zip(
+        encoder.conditional_units(features, few), (middle, log_width), strict=True
+    ):
+        torch.testing.assert_close(found, direct[:6])
+    # They tell of z_<d alone.
+    moved = few.clone()
+    moved[..., 1:] += 1
+    for found, direct in zip(
+        encoder.conditional_units(features, moved), (middle, log_width), strict=True
+    ):
+        torch.testing.assert_close(found[..., :2], direct[:6, :, :2])
+        assert (found[..., 2] - direct[:6, :, 2]).abs().min() > 0
+
+
+@pytest.mark.parametrize("kind", [GaussianEncoder, FreeEncoder])
+def test_encoders_without_conditionals_have_units_of_x(kind: type[Encoder]) -> None:
+    encoder, features, eps = kind(2, 3, hidden=8), torch.randn(4, 3), torch.randn(5, 4, 2)
+    z, *units = encoder.latents_and_conditional_units(features, eps)
+    assert torch.equal(z, encoder(features, eps))
+    for found in (units, encoder.conditional_units(features, z)):
+        for one, expected in zip(found, encoder.units(features), strict=True):
+            assert torch.equal(one, expected)
 
 
 def test_noise_of_later_latents_is_found() -> None:

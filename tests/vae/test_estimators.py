@@ -19,6 +19,7 @@ from arcsm.vae import (
     ImplicitEncoder,
     make_estimator,
 )
+from arcsm.vae.encoders import normal_entropy
 from arcsm.vae.estimators import EntropyEstimator
 from arcsm.vae.kernels import _kernel_and_pushes, stein_scores
 
@@ -191,6 +192,24 @@ def test_conditional_scores_follow_x() -> None:
     exact = -(z - x) / scale**2
     error = (estimator.scores(z, x) - exact).detach().square().mean(0) / exact.square().mean(0)
     assert error.max() < 0.05
+
+
+@pytest.mark.parametrize("method", ["csm", "ssm-ar"])
+def test_conditional_scores_follow_the_encoder_at_once(method: str) -> None:
+    """Without bumps latents are normal given those before: the entropy is a closed form."""
+    encoder = ImplicitEncoder(4, 3, hidden=16, bumps=0)
+    with torch.no_grad():
+        encoder.output.weight.mul_(30)
+    estimator = make_estimator(method, encoder, 3, width=32)
+    x = torch.randn(8, 3)
+    teach(estimator, lambda: encoder(x, torch.randn(64, 8, 4)), x, steps=60, rate=2e-3)
+    with torch.no_grad():  # the encoder goes on, the estimator does not
+        encoder.head.bias.add_(torch.randn_like(encoder.head.bias))
+    eps = torch.randn(4000, 8, 4)
+    log_width = encoder.latents_and_conditional_units(x, eps)[2]
+    exact = gradients(normal_entropy(log_width).mean(), encoder)
+    found = gradients(estimator.entropy_surrogate(encoder(x, eps), x), encoder)
+    assert (found - exact).norm() < 0.1 * exact.norm()
 
 
 @pytest.mark.parametrize("method", ["csm", "ssm-ar"])
