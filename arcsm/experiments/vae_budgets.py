@@ -131,6 +131,8 @@ BUDGETS: dict[str, Settings] = {
         },
         # The eigenvectors of kernels of up to 32 draws are found by a far faster routine.
         "particles": {**_PARTICLES, "spectral": 32},
+        # Conditional scores are in units that follow the encoder: they need not hurry.
+        "score_learning_rate": {"ssm": 1e-3, "ssm-ar": 3e-4, "csm": 3e-4},
         "scores_before": True,
         "average": 0.9995,
         "compile": True,

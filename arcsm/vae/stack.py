@@ -10,6 +10,8 @@ from torch.func import functional_call, stack_module_state, vmap
 
 from arcsm.context.made import MaskedLinear
 
+_Convolution = (nn.Conv2d, nn.ConvTranspose2d)
+
 
 class ModuleStack:
     """Copies of one module with weights of their own, whose methods are called for all at once.
@@ -27,6 +29,7 @@ class ModuleStack:
         parameters, buffers = stack_module_state(list(members))
         self._buffers = {name: value.to(device) for name, value in buffers.items()}
         self._member = copy.deepcopy(members[0])
+        self._convolves = any(isinstance(part, _Convolution) for part in members[0].modules())
         self._shape = _Method(copy.deepcopy(members[0])).to("meta")
         masked = _unmask(self._shape)
         masks = {f"{name}.weight": self._buffers[f"{name}.mask"] for name in masked}
@@ -55,7 +58,7 @@ class ModuleStack:
             state = {f"module.{k}": v for k, v in (*parameters.items(), *buffers.items())}
             return functional_call(self._shape, state, (method, *whole))
 
-        if self.size > 1:
+        if self.size > 1 or not self._convolves:
             return vmap(one)(self.parameters, self._seen, *values)
         # Alone, a member is called as it is: convolutions in groups of one may be slower.
         alone = one(
