@@ -12,8 +12,6 @@ import torch
 # Times that work is done kernel by kernel before it is captured: the first ones compile, allocate,
 # and choose among algorithms.
 WARM_UP = 3
-# What is captured goes before what it has going on beside it, on streams of the usual priority 0.
-_PRIORITY = -1
 
 T = TypeVar("T")
 
@@ -74,9 +72,8 @@ class Replayed(Generic[T]):
         graph = torch.cuda.CUDAGraph()
         for generator in self._generators:
             graph.register_generator_state(generator)
-        stream = torch.cuda.Stream(priority=_PRIORITY)
         try:
-            with torch.cuda.graph(graph, stream=stream):
+            with torch.cuda.graph(graph):
                 self._found = self._work()
         except RuntimeError as error:
             torch.cuda.synchronize()

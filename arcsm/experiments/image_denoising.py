@@ -268,8 +268,8 @@ def _short(name: str) -> str:
     return {
         NOISY: "noisy",
         "median filter": "median",
-        "median of what is neither black nor white": "of grey",
-        "non-local means": "non-local",
+        "median of what is neither black nor white": "median 2",
+        "non-local means": "NLM",
         "total variation": "TV",
         "the paper's Langevin": "Langevin",
         "the paper's single step": "one step",
@@ -295,8 +295,9 @@ def verdicts(settings: Settings, metrics: Sequence[Metric]) -> Sequence[Verdict]
                 own[one.name] = one.value
             elif one.labels["by"] == "rival" and one.value > best.get(one.name, (-1.0, ""))[0]:
                 best[one.name] = one.value, one.labels["method"]
+        digits = {"PSNR": 1, "SSIM": 3}
         parts = [
-            f"{key} {value:.3g} against {best[key][0]:.3g} ({best[key][1]})"
+            f"{key} {value:.{digits[key]}f} against {best[key][0]:.{digits[key]}f} ({best[key][1]})"
             for key, value in own.items()
         ]
         ahead = all(value > best[key][0] for key, value in own.items())

@@ -191,7 +191,7 @@ def test_verdicts_compare_with_the_best_rival() -> None:
     for ahead, holds in ((2.0, None), (-2.0, False)):
         said = verdicts(settings, metrics(settings, raw_of(settings, ahead)))
         assert [one.holds for one in said] == [holds, holds]
-        assert f"PSNR {20 + ahead:.3g} against 20 (median filter)" in said[0].text
+        assert f"PSNR {20 + ahead:.1f} against 20.0 (median filter)" in said[0].text
         assert "Not installed: BM3D" in said[0].text
     raw = raw_of(settings, 2.0)
     for one in raw.values():
