@@ -46,6 +46,7 @@ _COMMON: dict[str, Any] = {
     "hidden": 256,
     "width": 64,
     "score_width": 256,
+    "score_layers": {"ssm": 2, "ssm-ar": 2, "csm": 2},
     "training": {"mnist": _MNIST, "celeba": _CELEBA},
     "particles": _PARTICLES,
     "score_learning_rate": {"ssm": 1e-3, "ssm-ar": 1e-3, "csm": 1e-3},

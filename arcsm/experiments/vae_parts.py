@@ -113,7 +113,9 @@ def make_parts(
         decoder = ConvolutionalDecoder(latent, channels, width=settings["width"], side=side)
         body = ConvolutionalBody(channels, width=settings["width"], side=side)
         encoder = kind(latent, body.features, hidden=settings["hidden"], body=body)
-    options = {"width": settings["score_width"]} if ESTIMATORS[method].learns else {}
+    options = {}
+    if ESTIMATORS[method].learns:
+        options = {"width": settings["score_width"], "layers": settings["score_layers"][method]}
     return encoder, decoder, make_estimator(method, encoder, encoder.feature_dims, **options)
 
 

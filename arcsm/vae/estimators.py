@@ -242,12 +242,17 @@ class LearnedEntropy(EntropyEstimator):
         condition_dims: int = 0,
         *,
         width: int = 256,
+        layers: int = 2,
         learning_rate: float = 2e-4,
     ):
         super().__init__(sampler)
         self.follow(sampler)
         self.field = self.kind(
-            self.dims, condition_dims, width=width, learns_units=not self._knows_units
+            self.dims,
+            condition_dims,
+            width=width,
+            layers=layers,
+            learns_units=not self._knows_units,
         )
         _check_rate(learning_rate)
         self.learning_rate, self._updates = learning_rate, 0

@@ -35,12 +35,12 @@ FAR = 64.0
 class ScoreField(nn.Module, ABC):
     """Scores of z given x, and the units they are in."""
 
-    def __init__(self, dims: int, condition_dims: int, width: int, learns_units: bool):
+    def __init__(self, dims: int, condition_dims: int, width: int, layers: int, learns_units: bool):
         super().__init__()
-        if min(dims, condition_dims + 1, width) < 1:
+        if min(dims, condition_dims + 1, width, layers) < 1:
             raise InputError(
-                "expected dims and width of at least 1 and condition_dims of at least 0, got"
-                f" {dims}, {width} and {condition_dims}; correct these"
+                "expected dims, width and layers of at least 1 and condition_dims of at least 0,"
+                f" got {dims}, {width}, {layers} and {condition_dims}; correct these"
             )
         self.dims, self.condition_dims = dims, condition_dims
         # Without x there is one posterior, and a constant in the place of features.
@@ -133,21 +133,29 @@ class ScoreField(nn.Module, ABC):
 
 
 class JointField(ScoreField):
-    """s: R^D → R^D given x: a step from that of a normal density, by two hidden layers."""
+    """s: R^D → R^D given x: a step from that of a normal density, by some hidden layers."""
 
     def __init__(
-        self, dims: int, condition_dims: int, *, width: int = 256, learns_units: bool = True
+        self,
+        dims: int,
+        condition_dims: int,
+        *,
+        width: int = 256,
+        layers: int = 2,
+        learns_units: bool = True,
     ):
-        super().__init__(dims, condition_dims, width, learns_units)
+        super().__init__(dims, condition_dims, width, layers, learns_units)
         self.first = nn.Linear(dims, width)
         self.condition = nn.Linear(width, width, bias=False)
-        self.second = nn.Linear(width, width)
+        self.further = nn.ModuleList(nn.Linear(width, width) for _ in range(layers - 1))
         self.output = nn.Linear(width, dims)
 
     def scaled(self, r: Latents, hidden: Hidden) -> Latents:
         """Return the joint scores of r."""
         h = F.silu(self.first(r) + self.condition(hidden))
-        return self.output(F.silu(self.second(h))) - r
+        for layer in self.further:
+            h = F.silu(layer(h))
+        return self.output(h) - r
 
 
 class AutoregressiveField(ScoreField):
@@ -166,15 +174,16 @@ class AutoregressiveField(ScoreField):
         condition_dims: int,
         *,
         width: int = 256,
+        layers: int = 2,
         learns_units: bool = True,
         steps: int = 8,
     ):
-        super().__init__(dims, condition_dims, width, learns_units)
+        super().__init__(dims, condition_dims, width, layers, learns_units)
         self.steps = steps
         self.context = MADE(
             dims,
             width=2 + 3 * steps,
-            hidden=(width, width),
+            hidden=(width,) * layers,
             frequencies=0,
             condition_dims=width,
         )

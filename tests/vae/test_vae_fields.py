@@ -8,7 +8,7 @@ from arcsm.errors import InputError
 from arcsm.vae.fields import FAR, AutoregressiveField, JointField
 
 
-def make(kind: type, **options: bool) -> AutoregressiveField | JointField:
+def make(kind: type, **options: int) -> AutoregressiveField | JointField:
     field = kind(3, 2, width=12, **options).double()
     with torch.no_grad():
         for parameter in field.parameters():
@@ -16,8 +16,11 @@ def make(kind: type, **options: bool) -> AutoregressiveField | JointField:
     return field
 
 
-def test_the_jet_is_the_diagonal_of_the_jacobian_and_earlier_latents_are_all_it_sees() -> None:
-    field = make(AutoregressiveField)
+@pytest.mark.parametrize("layers", [1, 2, 3])
+def test_the_jet_is_the_diagonal_of_the_jacobian_and_earlier_latents_are_all_it_sees(
+    layers: int,
+) -> None:
+    field = make(AutoregressiveField, layers=layers)
     r, hidden = torch.randn(2, 4, 3).double(), torch.randn(4, 12).double()
     score, slope = field.jet(r, hidden)
     for b in range(4):
@@ -31,9 +34,10 @@ def test_the_jet_is_the_diagonal_of_the_jacobian_and_earlier_latents_are_all_it_
         torch.testing.assert_close(score[:, b], vmap(one)(r[:, b]))
 
 
+@pytest.mark.parametrize("layers", [1, 2])
 @pytest.mark.parametrize("kind", [AutoregressiveField, JointField])
-def test_ssm_is_the_quadratic_form_of_the_jacobian(kind: type) -> None:
-    field = make(kind, learns_units=False)
+def test_ssm_is_the_quadratic_form_of_the_jacobian(kind: type, layers: int) -> None:
+    field = make(kind, learns_units=False, layers=layers)
     z, x, v = (torch.randn(shape).double() for shape in ((1, 4, 3), (4, 2), (1, 4, 3)))
     units = torch.zeros(4, 3).double(), torch.zeros(4, 3).double()
     loss, scores = field.objective(z, x, v, units)
@@ -103,8 +107,19 @@ def test_units_are_learned_where_the_sampler_has_none() -> None:
     assert log_scale.exp().item() == pytest.approx(0.2, rel=0.3)
 
 
+@pytest.mark.parametrize("kind", [AutoregressiveField, JointField])
+def test_more_layers_have_more_weights(kind: type) -> None:
+    one, two, three = (
+        sum(p.numel() for p in kind(3, 2, width=12, layers=layers).parameters())
+        for layers in (1, 2, 3)
+    )
+    assert three - two == two - one > 0
+    with pytest.raises(InputError, match="layers of at least 1"):
+        kind(3, 2, layers=0)
+
+
 def test_a_joint_field_has_no_jet() -> None:
     with pytest.raises(InputError, match="autoregressive field for CSM, got JointField"):
         make(JointField).objective(torch.zeros(1, 4, 3).double(), torch.zeros(4, 2).double(), None)
-    with pytest.raises(InputError, match="dims and width of at least 1"):
+    with pytest.raises(InputError, match="dims, width and layers of at least 1"):
         JointField(0, 2)
