@@ -35,9 +35,11 @@ if TYPE_CHECKING:
 DENOISE = prose("""Remove noise from a picture, or from those of a folder.
 
 The model was trained on clean images of the same size. Each scalar becomes the mean of its
-posterior, given what was observed of it and the scalars around it. Under strong Gaussian noise that
-is found by particles, which takes longer. --method map or draw gives other estimates, langevin and
-single-step those of the paper.""")
+posterior, given what was observed of it and the cleaned scalars before it, above and to the left;
+those after it count where several views are pooled: a model that was trained with --flips and
+--upside-down has four. Under strong Gaussian noise the mean is found by particles, which look some
+rows ahead and take longer. --method map or draw gives other estimates, langevin and single-step
+those of the paper.""")
 DENOISE_EXAMPLES = examples(
     "arcsm denoise noisy.png clean.png --model photos --noise salt-and-pepper:0.1",
     "arcsm denoise noisy clean --model digits --noise gaussian:0.6",
@@ -113,6 +115,16 @@ def denoise(
             show_default=False,
         ),
     ] = None,
+    particles: Annotated[
+        int | None,
+        typer.Option(
+            "--particles",
+            metavar="N",
+            min=1,
+            help="Of --method particles: more are better, and take longer.  \\[default: 64]",
+            show_default=False,
+        ),
+    ] = None,
     force: Force = False,
     seed: Seed = 0,
     device: Device = "cpu",
@@ -125,6 +137,13 @@ def denoise(
     voice = Voice(quiet=quiet, as_json=as_json)
     corruption = parse_noise(noise)
     how = Denoising(method, views=views or None).suited_to(corruption)
+    if particles is not None:
+        if how.method != "particles":
+            raise InputError(
+                f"expected --particles with the method particles, got it with {how.method}; leave"
+                " it out, or add --method particles"
+            )
+        how = replace(how, particles=particles)
     several = not _is_file(source)
     _check_output(output, model, source, force=force, folder=several)
     loaded = _load(model, device)
@@ -137,7 +156,11 @@ def denoise(
         clean = denoise_images(loaded, images, corruption, how, seed=seed, progress=advance)
     _write(output, clean, targets if several else None)
     used = how.views_of(loaded)
-    voice.say(f"Cleaned by {how.method}, views: {', '.join(used)}.")
+    alone = how.method != "particles" and not {"up-down", "both"} & set(used)
+    voice.say(
+        f"Cleaned by {how.method}, views: {', '.join(used)}."
+        + (" What lies below a pixel was not used." if alone else "")
+    )
     voice.wrote(len(clean), "image", output, reporter.total)
     voice.result(
         command="denoise",
@@ -248,9 +271,11 @@ def _read(
     else:
         try:
             images = read_images(source)
-        except InputError as error:  # which tells of ways to change them
-            problem = str(error).split("; ")[0]
-            raise InputError(f"{problem}; convert such pictures, or leave them out") from error
+        except InputError as error:  # which may tell of ways to change them
+            problem, *advice = str(error).split("; ")
+            if not advice or "=" in advice[0]:
+                advice = ["convert such pictures, or leave them out"]
+            raise InputError("; ".join([problem, *advice])) from error
         with open_pictures(source) as pictures:
             names = pictures.names()
         _check_inside(names, source)

@@ -57,6 +57,7 @@ def detect_images(
     from arcsm.cli.output import RowsOut, check_apart
     from arcsm.data import Table
     from arcsm.tasks.images import ImageDetector
+    from arcsm.tasks.images.novelty import REFERENCE
 
     out = RowsOut(output, model=model, data=source.told, as_json=as_json)
     if heat is not None:
@@ -77,14 +78,20 @@ def detect_images(
     with reporter.stage("reading"):
         images = read_for(detector.model, source, how)
         known = read_for(detector.model, normal, how)
-    with reporter.stage("looking at normal images"):
-        threshold = detector.fit(known).threshold(_SHARE)
+    fewest = round(1 / _SHARE)
+    if len(known) < fewest:
+        raise InputError(
+            f"expected at least {fewest} normal images in --train, to know what one in {fewest} of"
+            f" them is beyond, got {len(known)}; pass more of them"
+        )
+    with reporter.rows("looking at normal images", min(len(known), REFERENCE)) as advance:
+        threshold = detector.fit(known, progress=advance).threshold(_SHARE)
     with (
         writing(out.place, "nothing was written"),
         out,
-        reporter.stage("scoring"),
+        reporter.rows("scoring", len(images)) as advance,
     ):
-        score = detector.score(images)
+        score = detector.score(images, progress=advance)
         beyond = score > threshold
         out.append(
             Table({**source.columns(len(images)), "outlier_score": score, "outlier": beyond})
@@ -96,8 +103,10 @@ def detect_images(
         _write_maps(heat, images.pixels[blamed], found, blamed, len(images))
     voice.say(
         f"{len(blamed):,} of {len(images):,} images are outliers: their outlier_score is above"
-        f" {threshold:.4g}, as that of one in {1 / _SHARE:.0f} normal ones is."
+        f" {threshold:.4g}, as that of one in {fewest} normal ones is."
     )
+    if heat is not None and not len(blamed):
+        voice.say("There is nothing to blame: --heat wrote no picture.")
     voice.wrote(len(images), "row", out.place, reporter.total)
     voice.result(
         command="detect",

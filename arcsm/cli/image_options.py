@@ -90,6 +90,15 @@ Mirrored = Annotated[
         rich_help_panel=IMAGES,
     ),
 ]
+UpsideDown = Annotated[
+    bool,
+    typer.Option(
+        "--upside-down",
+        help="Turn images top to bottom at random, too: with --flips `arcsm denoise` then sees all"
+        " sides of a pixel.",
+        rich_help_panel=IMAGES,
+    ),
+]
 Batch = Annotated[
     int | None,
     typer.Option("--batch", metavar="N", min=1, help="Images in a step.", rich_help_panel=IMAGES),
@@ -194,6 +203,7 @@ class ImageTraining(_Told):
     noise: str | None = None
     staged: bool = False
     flips: bool | None = None
+    upside_down: bool = False
     batch: int | None = None
     track: Path | None = None
     half: bool = False

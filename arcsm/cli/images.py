@@ -57,6 +57,7 @@ def train_images(
         noise=asked.noise or "fine",
         staged=asked.staged,
         flips=asked.flips,
+        upside_down=asked.upside_down,
         steps=max_steps,
         max_seconds=max_seconds,
         batch=asked.batch,

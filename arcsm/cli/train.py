@@ -142,6 +142,7 @@ def train(
     size: image_options.Size = None,
     channels: image_options.Channels = None,
     flips: image_options.Mirrored = None,
+    upside_down: image_options.UpsideDown = False,
     batch: image_options.Batch = None,
     most: image_options.Most = None,
     skip_unreadable: image_options.SkipUnreadable = False,
@@ -197,7 +198,7 @@ def train(
         raise InputError(f"expected --max-seconds above 0, got {max_seconds:g}; leave it out")
     voice, again = Voice(quiet=quiet, as_json=as_json), words_to_resume(context.obj)
     how = Preparation(size, channels, skip_unreadable, most, download)
-    asked = ImageTraining(network, method, noise, staged, flips, batch, track, half)
+    asked = ImageTraining(network, method, noise, staged, flips, upside_down, batch, track, half)
     pictures = find_pictures(data)
     if pictures is not None:
         of_tables: dict[str, object] = {

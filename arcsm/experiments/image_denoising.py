@@ -302,7 +302,8 @@ def verdicts(settings: Settings, metrics: Sequence[Metric]) -> Sequence[Verdict]
         ]
         ahead = all(value > best[key][0] for key, value in own.items())
         left_out = f" Not installed: {', '.join(sorted(missing))}." if missing else ""
-        text = f"{DATA.get(name, name)}, {case['noise']}: {'; '.join(parts)}.{left_out}"
+        what = f"{DATA.get(name, name)}, {case['noise']}, by {case['default']}"
+        text = f"{what}: {'; '.join(parts)}.{left_out}"
         holds = None if not settings["goal"] or (missing and ahead) else ahead
         said.append(Verdict(holds, text))
     return said

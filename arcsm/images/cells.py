@@ -99,9 +99,13 @@ class PixelSnap(TensorSnap):
 
 @dataclass(frozen=True)
 class Flips:
-    """Mirrors each image left to right with probability ½; `shape` is (height, width, channels)."""
+    """Mirrors images along each of `axes` with probability ½: 0 is top to bottom, 1 left to right.
+
+    `shape` is (height, width, channels).
+    """
 
     shape: tuple[int, int, int]
+    axes: tuple[int, ...] = (1,)
 
     def __call__(
         self, rows: Float[Tensor, "rows scalars"], generator: torch.Generator
@@ -113,5 +117,7 @@ class Flips:
                 f" {self.shape}, got {rows.shape[1]}; flatten images of that shape"
             )
         images = rows.unflatten(1, self.shape)
-        mirrored = torch.rand(len(rows), generator=generator, device=rows.device) < 0.5
-        return images.flip(2).where(mirrored[:, None, None, None], images).flatten(1)
+        for axis in self.axes:
+            mirrored = torch.rand(len(rows), generator=generator, device=rows.device) < 0.5
+            images = images.flip(1 + axis).where(mirrored[:, None, None, None], images)
+        return images.flatten(1)

@@ -65,7 +65,7 @@ def fit_images(
     config = chosen.training(len(rows))
     check_batch_fits(density, rows, config)
     draw = None if chosen.staged else lambda: model.sample(_SHOWN, seed=chosen.seed)
-    spread, augment = _spread(density, chosen), Flips(shape) if chosen.flips else None
+    spread, augment = _spread(density, chosen), _flips(chosen, shape)
     with tracking(track, draw) as tracker:
 
         def tell(state: Progress) -> None:
@@ -145,6 +145,12 @@ def _rows(pixels: np.ndarray, settings: ImageSettings) -> Tensor:
     if settings.noise != "paper":
         return to_rows(pixels)
     return dequantise(pixels, seed=settings.seed)
+
+
+def _flips(settings: ImageSettings, shape: tuple[int, int, int]) -> Flips | None:
+    """Return how images are mirrored, if they are."""
+    axes = (0,) * settings.upside_down + (1,) * bool(settings.flips)
+    return Flips(shape, axes) if axes else None
 
 
 def _spread(

@@ -76,6 +76,8 @@ class ImageSettings:
     the noise is fine.
 
     `flips` mirrors images at random, by default those of all sets but MNIST and Fashion-MNIST.
+    `upside_down` turns them top to bottom at random, too: samples then may stand on their heads,
+    but a denoiser that looks at an image and its mirror images sees all sides of a pixel.
     `max_seconds` limits the whole: a twentieth of it is kept for the recalibration, and for the
     last look at the held-out images as long as the one before took. Limits of less than a minute
     or so are exceeded by these two. `steps`, `batch`, `learning_rate`, `ema`, `validation` (the
@@ -89,6 +91,7 @@ class ImageSettings:
     noise: str = "fine"
     staged: bool = False
     flips: bool | None = None
+    upside_down: bool = False
     options: Mapping[str, Any] = field(default_factory=dict)
     dropout: float = 0.0
     draws: int = 1

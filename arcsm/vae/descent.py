@@ -43,10 +43,8 @@ class Descent:
         self._first, self._second = (
             [torch.zeros_like(value) for value in self._values] for _ in range(2)
         )
+        self._counts = [torch.zeros((), device=value.device) for value in self._values]
         on_gpu = self._values[0].is_cuda
-        self._counts = [
-            torch.zeros((), device=value.device if on_gpu else "cpu") for value in self._values
-        ]
         # The fused step has too few blocks for a whole GPU, and stands alone.
         fused = on_gpu and not compile
         self._how: dict[str, Any] = {

@@ -239,9 +239,7 @@ class ImplicitEncoder(Encoder):
 
     def standard(self, features: Features, extra: Extra, eps: Noise) -> Latents:
         """Return r."""
-        shapes, given = extra.tensor_split((3 * self.dims * self.bumps,), -1)
-        w = self._shaped(shapes, eps)
-        move, log_stretch = self._moves(w, given)
+        w, move, log_stretch = self._parts(extra, eps)
         return torch.addcmul(move, w, log_stretch.exp())
 
     def latents_and_conditional_units(
@@ -250,9 +248,7 @@ class ImplicitEncoder(Encoder):
         """Return latents, and the units in which z_d given z_<d and x is w_d."""
         self._check_noise_shape(features, eps)
         mean, log_scale, extra = self._read(features)
-        shapes, given = extra.tensor_split((3 * self.dims * self.bumps,), -1)
-        w = self._shaped(shapes, eps)
-        move, log_stretch = self._moves(w, given)
+        w, move, log_stretch = self._parts(extra, eps)
         middle = torch.addcmul(mean, log_scale.exp(), move)
         log_width = log_scale + log_stretch
         return torch.addcmul(middle, w, log_width.exp()), middle, log_width
@@ -262,7 +258,7 @@ class ImplicitEncoder(Encoder):
     ) -> tuple[ConditionalUnits, ConditionalUnits]:
         """Return the units in which z_d given z_<d and x is w_d: found one latent after another."""
         mean, log_scale, extra = self._read(features)
-        given = extra[..., 3 * self.dims * self.bumps :]
+        _, given = self._split(extra)
         w = torch.zeros_like(z)
         for d in range(self.dims + 1):
             move, log_stretch = self._moves(w, given)
@@ -271,6 +267,17 @@ class ImplicitEncoder(Encoder):
                 own = (z[..., d] - middle[..., d]) * torch.exp(-log_width[..., d])
                 w = torch.cat([w[..., :d], own[..., None], w[..., d + 1 :]], -1)
         return middle, log_width
+
+    def _parts(self, extra: Extra, eps: Noise) -> tuple[Latents, Latents, Latents]:
+        """Return w, m and c."""
+        shapes, given = self._split(extra)
+        w = self._shaped(shapes, eps)
+        return w, *self._moves(w, given)
+
+    def _split(self, extra: Extra) -> tuple[Extra, Extra]:
+        """Return what x says of the shapes of noise, and what to the units that see w."""
+        shapes, given = extra.tensor_split((3 * self.dims * self.bumps,), -1)
+        return shapes, given
 
     def _shaped(self, shapes: Extra, eps: Noise) -> Latents:
         """Return w."""

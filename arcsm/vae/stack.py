@@ -60,7 +60,8 @@ class ModuleStack:
 
         if self.size > 1 or not self._convolves:
             return vmap(one)(self.parameters, self._seen, *values)
-        # Alone, a member is called as it is: convolutions in groups of one may be slower.
+        # Alone, a member that convolves is called as it is: groups of one may be slower. Others are
+        # not, as what is compiled of derivatives in forward mode fails for a single one.
         alone = one(
             {name: value[0] for name, value in self.parameters.items()},
             {name: value[0] for name, value in self._seen.items()},

@@ -54,11 +54,38 @@ def test_a_picture_is_cleaned_where_it_may_be_spoiled(
     noisy, clean = draw(tmp_path / "noisy.png"), tmp_path / "clean.png"
     result = run("denoise", noisy, clean, "--model", model, *PEPPER)
     assert result.exit_code == 0, result.output
-    assert "Cleaned by mean, views: none." in result.stderr
+    said = " ".join(result.stderr.split())
+    assert "Cleaned by mean, views: none. What lies below a pixel was not used." in said
     before, after = opened(noisy), opened(clean)
     assert before.shape == after.shape
     changed = before != after
     assert changed[0, 0] and changed[1, 2] and changed.sum() == 2
+
+
+def test_views_from_below_are_told(run: Run, model: Path, tmp_path: Path) -> None:
+    noisy, clean = draw(tmp_path / "noisy.png"), tmp_path / "clean.png"
+    views = ("--view", "none", "--view", "up-down")
+    result = run("denoise", noisy, clean, "--model", model, *PEPPER, *views)
+    assert "views: none, up-down." in result.stderr and "not used" not in result.stderr
+
+
+def test_particles_are_as_many_as_asked_for(
+    run: Run, fails: Run, model: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked: list[Any] = []
+
+    def clean(model: Any, images: Any, noise: Any, how: Any, **options: Any) -> np.ndarray:
+        asked.append((how.method, how.particles))
+        return np.asarray(images.pixels)
+
+    monkeypatch.setattr("arcsm.tasks.images.denoise_images", clean)
+    words = ("denoise", draw(tmp_path / "noisy.png"), tmp_path / "clean.png", "--model", model)
+    for more in ((), ("--particles", 3)):
+        result = run(*words, "--noise", "gaussian:0.6", "--force", *more)
+        assert result.exit_code == 0 and "not used" not in result.stderr, result.output
+    assert asked == [("particles", 64), ("particles", 3)]
+    line = fails(*words, *PEPPER, "--force", "--particles", 3)
+    assert "got it with mean; leave it out" in line and len(asked) == 2
 
 
 def test_the_pictures_of_a_folder_keep_their_names(
@@ -114,7 +141,12 @@ def test_bad_input_is_one_sentence(fails: Run, model: Path, csv: Path, tmp_path:
     assert "whole picture" in line(tmp_path / "torn.png", *PEPPER)
     (tmp_path / "empty").mkdir()
     empty = line(tmp_path / "empty", *PEPPER, to=tmp_path / "none")
-    assert "no file that ends in" in empty
+    assert "no file that ends in" in empty and "choose another folder" in empty
+    assert "correct the path" in line(csv, *PEPPER, to=tmp_path / "none")
+    draw(tmp_path / "mixed" / "one.png")
+    draw(tmp_path / "mixed" / "two.png", (5, 5))
+    mixed = line(tmp_path / "mixed", *PEPPER, to=tmp_path / "none")
+    assert "convert such pictures, or leave them out" in mixed and "size=" not in mixed
     assert "directory of a model" in line(noisy, *PEPPER, by=tmp_path / "nowhere")
     assert not out.exists() and not (tmp_path / "none").exists()
 

@@ -50,6 +50,16 @@ def normal(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return write(tmp_path_factory.mktemp("data") / "normal", greys(120, seed=1))
 
 
+def test_where_nothing_is_odd_no_map_is_written_and_that_is_said(
+    run: Run, model: Path, normal: Path, tmp_path: Path
+) -> None:
+    new, heat = write(tmp_path / "new", greys(120, seed=1)[:3]), tmp_path / "heat"
+    words = ("--model", model, "--train", normal, "--heat", heat, "--method", "h")
+    result = run("detect", new, *words, "-o", tmp_path / "s.csv")
+    assert result.exit_code == 0 and "0 of 3 images are outliers" in result.stderr, result.output
+    assert "--heat wrote no picture" in " ".join(result.stderr.split()) and not heat.exists()
+
+
 def test_an_odd_picture_is_found_and_its_place_shown(
     run: Run, model: Path, normal: Path, tmp_path: Path
 ) -> None:
@@ -120,7 +130,7 @@ def test_what_does_not_fit_is_refused_before_anything_is_written(
     assert "got --method, which is for images" in line(table, "--train", table, "--method", "h")
     assert "a method among" in line(normal, *both, "--method", "magic")
     assert "expected images of 5 x 4 pixels" in line(large, *both)
-    assert "100 training images or more" in line(normal, "--model", model, "--train", few)
+    assert "100 normal images in --train" in line(normal, "--model", model, "--train", few)
     assert "new folder for --heat" in line(normal, *both, "--heat", full)
     words = ("--model", likelihood, "--train", normal)
     assert "fine noise for a heat map" in line(normal, *words, "--heat", heat)

@@ -105,13 +105,14 @@ def test_what_is_read_and_done_is_said(run: Run, folder: Path, tmp_path: Path) -
     with zipfile.ZipFile(archive, "w") as file:
         for path in sorted(folder.iterdir()):
             file.write(path, path.name)
-    words = ("--method", "likelihood", "--no-flips", "--most", 50, "--seed", 3, "--no-card")
-    result = run("train", archive, "-o", tmp_path / "m", *QUICK, *words)
+    words = ("--method", "likelihood", "--no-flips", "--upside-down", "--most", 50, "--no-card")
+    result = run("train", archive, "-o", tmp_path / "m", *QUICK, *words, "--seed", 3)
     assert result.exit_code == 0 and result.stdout == "", (result.output, result.exception)
     for word in ("50 images of 8 x 8 pixels in grey", "bits per dimension", "arcsm sample"):
         assert word in result.stderr
     settings = ImageModel.load(tmp_path / "m").settings
-    assert (settings.method, settings.flips, settings.seed) == ("likelihood", False, 3)
+    assert (settings.method, settings.seed) == ("likelihood", 3)
+    assert (settings.flips, settings.upside_down) == (False, True)
 
 
 def test_sets_are_read_by_name(run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -317,6 +318,7 @@ def test_options_of_tables_and_of_images_do_not_mix(
         (("train", folder, *out, "--ensemble", 2), "--ensemble, which is for tables"),
         (("train", csv, *out, "--network", "made"), "--network, which is for images"),
         (("train", csv, *out, "--no-flips"), "--no-flips, which is for images"),
+        (("train", csv, *out, "--upside-down"), "--upside-down, which is for images"),
         (("train", csv, *out, "--skip-unreadable"), "--skip-unreadable, which is for images"),
         (("train", folder, *out, "--download"), "--download with the name of a set"),
         (("train", "mnist", *out, "--channels", 3), "--channels with a folder"),

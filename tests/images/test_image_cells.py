@@ -80,11 +80,20 @@ def test_half_of_the_images_are_mirrored_left_to_right(channels: int) -> None:
     np.testing.assert_array_equal(from_rows(again, shape), found)
 
 
+def test_images_are_mirrored_along_both_axes_each_by_itself() -> None:
+    pixels = np.random.default_rng(0).integers(0, 256, (400, 3, 4, 1), dtype=np.uint8)
+    flips = Flips((3, 4, 1), (0, 1))
+    found = from_rows(flips(to_rows(pixels), torch.Generator().manual_seed(1)), (3, 4, 1))
+    ways = (pixels, pixels[:, ::-1], pixels[:, :, ::-1], pixels[:, ::-1, ::-1])
+    counts = [np.count_nonzero((found == way).all((1, 2, 3))) for way in ways]
+    assert sum(counts) == 400 and min(counts) > 60
+
+
 def test_flips_refuse_rows_of_another_shape() -> None:
     with pytest.raises(InputError, match="12 scalars"):
         Flips((3, 4, 1))(torch.zeros(2, 11), torch.Generator())
 
 
 def test_rules_are_known_by_what_they_print() -> None:
-    assert repr(Flips((3, 4, 1))) == "Flips(shape=(3, 4, 1))"
+    assert repr(Flips((3, 4, 1))) == "Flips(shape=(3, 4, 1), axes=(1,))"
     assert repr(PixelCells()) == "PixelCells()"

@@ -182,6 +182,10 @@ def test_stages_train_on_mirrored_images_as_well(monkeypatch: pytest.MonkeyPatch
     for flips in (True, False):
         fit_images(pixels, settings("staged", flips=flips))
     assert changes == [Flips((4, 4, 1))] * 10 + [None] * 10
+    changes.clear()
+    fit_images(pixels, settings("staged", flips=True, upside_down=True))
+    fit_images(pixels, settings("staged", flips=False, upside_down=True))
+    assert changes == [Flips((4, 4, 1), (0, 1))] * 10 + [Flips((4, 4, 1), (0,))] * 10
 
 
 def test_names_of_sets_decide_what_is_left_open() -> None:

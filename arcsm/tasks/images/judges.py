@@ -7,7 +7,8 @@ Each judge takes what it compares with from the statistics of training images al
 - "h": −Σ_d s_d at one noise level, by default 0.3 or that nearest to it: minus the paper's h(x),
   which is the smaller the more unusual an image is. (It states neither the sign nor the level; of
   the levels of its ladder this one did best on the pairs that `arcsm reproduce ood` chooses by.)
-- "csm": Σ_d ½ (σ s_d)² + σ² ∂s_d/∂x_d at one σ, the integrand of composite score matching.
+- "csm": Σ_d ½ (σ s_d)² + σ² ∂s_d/∂x_d at one σ, by default the same, the integrand of composite
+  score matching.
 - "csm-typicality": the distance of that from its mean over training images.
 - "gaussian", "mixture", "neighbours": the vector of all statistics at all levels, under a normal
   density with a shrunken covariance (Ledoit and Wolf), under a mixture of a few, or by the mean
@@ -27,7 +28,7 @@ OF_VECTORS = ("gaussian", "mixture", "neighbours")
 WITHOUT_SCORES = ("nll", "typicality")
 OF_ONE_LEVEL = ("h", "csm", "csm-typicality")
 
-_LEVEL_OF_H = 0.3
+_LEVEL = 0.3
 _NEIGHBOURS = 5
 _COMPONENTS = 4
 # Added to the variances of components, whose units are the deviations of training images.
@@ -83,8 +84,7 @@ class _MinusH(Judge):
 
     def judge(self, images: Statistics) -> np.ndarray:
         score = _of_scores(images.score)
-        usual = min(images.levels, key=lambda level: abs(math.log(level / _LEVEL_OF_H)))
-        level = _place(usual if self._sigma is None else self._sigma, images)
+        level = _place(self._sigma, images)
         pixels = images.shape[0] * images.shape[1]
         return np.asarray(-pixels * score[:, level].sum(1) / images.levels[level])
 
@@ -95,8 +95,7 @@ class _Integrand(Judge):
 
     def judge(self, images: Statistics) -> np.ndarray:
         square, bend = _of_scores(images.square), _of_scores(images.bend)
-        sigma = images.levels[len(images.levels) // 2] if self._sigma is None else self._sigma
-        level = _place(sigma, images)
+        level = _place(self._sigma, images)
         pixels = images.shape[0] * images.shape[1]
         return np.asarray(pixels * (square / 2 + bend)[:, level].sum(1))
 
@@ -178,8 +177,10 @@ def vectors_of(images: Statistics) -> np.ndarray:
     return np.concatenate([part.reshape(len(images), -1) for part in parts], axis=1)
 
 
-def _place(sigma: float, images: Statistics) -> int:
-    """Return the place of a noise level among those of the statistics."""
+def _place(sigma: float | None, images: Statistics) -> int:
+    """Return the place of a noise level, or of the usual one, among those of the statistics."""
+    if sigma is None:
+        sigma = min(images.levels, key=lambda level: abs(math.log(level / _LEVEL)))
     if sigma not in images.levels:
         told = ", ".join(f"{level:g}" for level in images.levels)
         raise InputError(f"expected sigma among {told}, got {sigma!r}; choose one of these")

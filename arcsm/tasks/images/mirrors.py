@@ -29,8 +29,9 @@ MIRRORED = "mirrored"
 def usual_views(model: ImageModel) -> tuple[str, ...]:
     """Return the views of which the model has seen the like in training."""
     known = set(model.prepared.get(MIRRORED) or ())
-    if model.settings.flips:
-        known.add("left-right")
+    settings = model.settings
+    known |= {"left-right"} if settings.flips else set()
+    known |= {"up-down"} if settings.upside_down else set()
     if {"left-right", "up-down"} <= known:
         return ALL
     return tuple(view for view in VIEWS if view == "none" or view in known)

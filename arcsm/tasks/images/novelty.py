@@ -16,12 +16,12 @@ from arcsm.images.cells import to_rows
 from arcsm.model import ARCSM
 from arcsm.tasks.images.judges import JUDGES, WITHOUT_SCORES, Judge, make_judge
 from arcsm.tasks.images.levels import Bins, log_probabilities
-from arcsm.tasks.images.statistics import LEVELS, Statistics, gather
+from arcsm.tasks.images.statistics import LEVELS, Progress, Statistics, gather
 
 METHODS = ("auto", *JUDGES)
 DEFAULT = "neighbours"
 # Training images that are compared with: more of them hardly change what is usual.
-_REFERENCE = 5000
+REFERENCE = 5000
 # Of fewer there are no two halves to be compared with each other.
 _FEWEST = 4
 
@@ -96,19 +96,27 @@ class ImageDetector:
         self._judge: Judge = self._new_judge()
         self._fitted, self._usual = False, np.empty(0)
 
-    def fit(self, train: Images | np.ndarray) -> "ImageDetector":
-        """Take from training images what others are compared with; 5,000 of them, if there are."""
-        pixels = self.model.checked(train)
-        chosen = np.random.default_rng(self.seed).permutation(len(pixels))[:_REFERENCE]
-        return self.fit_statistics(self.statistics(pixels[np.sort(chosen)]))
+    def fit(
+        self, train: Images | np.ndarray, *, progress: Progress | None = None
+    ) -> "ImageDetector":
+        """Take from training images what others are compared with; 5,000 of them, if there are.
 
-    def score(self, images: Images | np.ndarray) -> np.ndarray:
+        `progress` is told, here and in `score`, how many further images have been looked at.
+        """
+        pixels = self.model.checked(train)
+        chosen = np.random.default_rng(self.seed).permutation(len(pixels))[:REFERENCE]
+        some = pixels[np.sort(chosen)]
+        return self.fit_statistics(self.statistics(some, progress=progress))
+
+    def score(self, images: Images | np.ndarray, *, progress: Progress | None = None) -> np.ndarray:
         """Return a number for each image (n,), the higher the more unusual."""
         if not self._fitted:  # before the work
             self._refuse()
-        return self.score_statistics(self.statistics(images))
+        return self.score_statistics(self.statistics(images, progress=progress))
 
-    def statistics(self, images: Images | np.ndarray) -> Statistics:
+    def statistics(
+        self, images: Images | np.ndarray, *, progress: Progress | None = None
+    ) -> Statistics:
         """Return what the method needs of images: passes that several methods can share."""
         return gather(
             self.model,
@@ -116,6 +124,7 @@ class ImageDetector:
             levels=self.levels,
             likelihood=self.method not in ("h", "csm", "csm-typicality"),
             scores=self.method not in WITHOUT_SCORES,
+            progress=progress,
         )
 
     def fit_statistics(self, train: Statistics) -> "ImageDetector":
@@ -139,7 +148,7 @@ class ImageDetector:
         if len(self._usual) * share < 1:
             raise InputError(
                 f"expected {math.ceil(1 / share)} training images or more to know what {share:.3g}"
-                f" of them is beyond, got {len(self._usual)}; pass more of them, or a larger share"
+                f" of them is beyond, got {len(self._usual)}; pass more of them"
             )
         return float(np.quantile(self._usual, 1 - share))
 

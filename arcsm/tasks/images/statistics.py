@@ -75,10 +75,12 @@ def gather(
         nll = -terms.sum((1, 2))
     if not scores or not isinstance(chain, ARCSM):
         return Statistics(model.shape, tuple(levels), nll)
-    parts = [
-        _of_scores(chain, some, model.shape, levels, fine=model.settings.noise == "fine")
-        for some in _pieces(chain, images)
-    ]
+    parts = []
+    for some in _pieces(chain, images):
+        fine = model.settings.noise == "fine"
+        parts.append(_of_scores(chain, some, model.shape, levels, fine=fine))
+        if progress is not None and not likelihood:  # which takes far longer
+            progress(len(some))
     score, square, bend, product = (
         torch.cat(part).double().cpu().numpy() for part in zip(*parts, strict=True)
     )

@@ -156,6 +156,9 @@ def test_mirrored_scalars_and_views() -> None:
         plain.density, plain.shape, plain.settings, prepared={"mirrored": ["up-down", "left-right"]}
     )
     assert usual_views(plain) == ("none",) and usual_views(trained) == ALL
+    for flips, expected in ((True, ALL), (False, ("none", "up-down"))):
+        settings = replace(plain.settings, flips=flips, upside_down=True)
+        assert usual_views(ImageModel(plain.density, plain.shape, settings)) == expected
 
 
 def test_particles_find_the_mean_given_the_whole_image() -> None:

@@ -92,6 +92,13 @@ def test_judges_add_up_what_they_say() -> None:
     np.testing.assert_allclose(make_judge("h").judge(images), -6 * 0.5 / 0.1)
     np.testing.assert_allclose(make_judge("h", sigma=1.0).judge(images), -3.0)
     np.testing.assert_allclose(make_judge("csm", sigma=1.0).judge(images), 6 * (1.0 - 0.25))
+    # Without a sigma it is the level nearest to 0.3: 0.1 of 0.1 and 1, and the second of these.
+    levels = (0.01, 0.25, 1.0)
+    several = Statistics(
+        (2, 3, 1), levels, np.zeros((1, 1)), *(np.arange(3.0)[None, :, None] for _ in range(3))
+    )
+    np.testing.assert_allclose(make_judge("csm").judge(several), 6 * 1.5)
+    np.testing.assert_allclose(make_judge("h").judge(several), -6 / 0.25)
     with pytest.raises(InputError, match=r"sigma among 0\.1, 1"):
         make_judge("csm", sigma=0.3).judge(images)
     with pytest.raises(InputError, match="no sigma for 'typicality'"):
