@@ -270,6 +270,23 @@ def test_on_a_gpu_captured_steps_are_the_steps_one_by_one(method: str, scores_be
         )
 
 
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="no CUDA device")
+@pytest.mark.parametrize(("method", "seeds"), [("csm", (0, 1)), ("csm", (0,)), ("ssm", (0,))])
+def test_on_a_gpu_compiled_steps_are_the_steps_themselves(
+    method: str, seeds: tuple[int, ...]
+) -> None:
+    def trained(compile: bool) -> VAEStack:
+        told: dict[str, Any] = {"steps": 20, "head_start": 0, "scores_before": True, "average": 0.9}
+        stack = stack_of(method, seeds, device="cuda", compile=compile, **told)
+        with_fixed_numbers(stack).train()
+        return stack
+
+    compiled, plain = trained(True), trained(False)
+    assert compiled.captured and plain.captured
+    for name, value in plain.state().items():
+        torch.testing.assert_close(compiled.state()[name], value, rtol=1e-3, atol=1e-3, msg=name)
+
+
 def test_more_updates_of_the_scores_teach_them_more() -> None:
     losses = []
     for updates in (1, 4):
