@@ -179,7 +179,8 @@ def _load(path: Path, names: tuple[str, ...]) -> dict[str, np.ndarray]:
                     " fetch the file again"
                 )
             return {name: file[name] for name in names}
-    except (ValueError, EOFError, zipfile.BadZipFile, zlib.error) as error:
+    # Archives of other versions, other compressions or with a password are errors at run time.
+    except (ValueError, EOFError, RuntimeError, zipfile.BadZipFile, zlib.error) as error:
         if isinstance(error, InputError):
             raise
         raise InputError(

@@ -285,7 +285,8 @@ def _read_numpy(
             f"expected an array that fits into memory in {path.name!r}, got: {error}; split it, or"
             " correct the file if it is smaller than that"
         ) from error
-    except (ValueError, EOFError, zipfile.BadZipFile, zlib.error) as error:
+    # Archives of other versions, other compressions or with a password are errors at run time.
+    except (ValueError, EOFError, RuntimeError, zipfile.BadZipFile, zlib.error) as error:
         if isinstance(error, InputError):
             raise
         told = "an array of Python objects (a pickle)" if "pickle" in str(error) else str(error)

@@ -33,6 +33,8 @@ from arcsm.train.state import STATE_FILE
 
 # Rows among which neighbours are looked for.
 _NEIGHBOURS = 100_000
+# Of an ensemble: each is a network of its own, and far fewer are as good.
+_MOST_MODELS = 100
 
 # Conditionals in a batch that are worth another thread.
 _WORK_OF_A_THREAD = 8192
@@ -86,10 +88,10 @@ class Settings:
                 f" {self.order!r}; choose one of these"
             )
         whole = isinstance(self.ensemble, int | np.integer) and not isinstance(self.ensemble, bool)
-        if not whole or self.ensemble < 1:
+        if not whole or not 1 <= self.ensemble <= _MOST_MODELS:
             raise InputError(
-                f"expected ensemble as a number of models, 1 or more, got {self.ensemble!r};"
-                " correct it"
+                f"expected ensemble as a number of models, 1 to {_MOST_MODELS}, got"
+                f" {self.ensemble!r}; correct it"
             )
         for name, (words, kind, fits) in _NUMBERS.items():
             told = getattr(self, name)

@@ -260,12 +260,11 @@ class ImplicitEncoder(Encoder):
         mean, log_scale, extra = self._read(features)
         _, given = self._split(extra)
         w = torch.zeros_like(z)
-        for d in range(self.dims + 1):
+        for d in range(self.dims):  # what is found with w_<d known is right up to z_d
             move, log_stretch = self._moves(w, given)
             middle, log_width = mean + log_scale.exp() * move, log_scale + log_stretch
-            if d < self.dims:
-                own = (z[..., d] - middle[..., d]) * torch.exp(-log_width[..., d])
-                w = torch.cat([w[..., :d], own[..., None], w[..., d + 1 :]], -1)
+            own = (z[..., d] - middle[..., d]) * torch.exp(-log_width[..., d])
+            w = torch.cat([w[..., :d], own[..., None], w[..., d + 1 :]], -1)
         return middle, log_width
 
     def _parts(self, extra: Extra, eps: Noise) -> tuple[Latents, Latents, Latents]:

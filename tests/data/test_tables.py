@@ -13,7 +13,15 @@ from typing import Any
 import numpy as np
 import pytest
 
-from arcsm.data import Table, TableWriter, as_table, iterate_table, read_table, write_table
+from arcsm.data import (
+    Table,
+    TableWriter,
+    as_table,
+    iterate_table,
+    read_images,
+    read_table,
+    write_table,
+)
 from arcsm.errors import InputError
 
 PYARROW = importlib.util.find_spec("pyarrow") is not None
@@ -572,6 +580,20 @@ def test_npy(tmp_path: Path) -> None:
     with pytest.raises(InputError, match="text in column 'text'"):
         write_table(path, example())
     np.testing.assert_array_equal(np.load(path), [[1, 0.5]])  # still the old one
+
+
+def test_archives_of_a_version_to_come_are_refused(tmp_path: Path) -> None:
+    path = tmp_path / "t.npz"
+    np.savez(path, X=np.zeros((3, 2)))
+    content = bytearray(path.read_bytes())
+    content[content.index(b"PK\x01\x02") + 6] = 109  # the version needed, in the directory
+    path.write_bytes(content)
+    with pytest.raises(InputError, match=r"zip file version 10\.9; save it again"):
+        read_table(path)
+    archive = tmp_path / "pictures.zip"
+    archive.write_bytes(content)
+    with pytest.raises(InputError, match=r"zip file version 10\.9; correct the path"):
+        read_images(archive)
 
 
 def test_npz(tmp_path: Path) -> None:

@@ -90,7 +90,8 @@ def test_orders_of_the_members() -> None:
 @pytest.mark.parametrize(
     ("wrong", "reason"),
     [
-        ({"ensemble": 0}, "1 or more, got 0"),
+        ({"ensemble": 0}, "1 to 100, got 0"),
+        ({"ensemble": 10**9}, "1 to 100, got 1000000000"),
         ({"ensemble": True}, "got True"),
         ({"ensemble": 2.0}, "got 2.0"),
         ({"order": "best"}, "natural, random, auto, any"),

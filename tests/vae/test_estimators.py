@@ -20,7 +20,7 @@ from arcsm.vae import (
     make_estimator,
 )
 from arcsm.vae.encoders import normal_entropy
-from arcsm.vae.estimators import EntropyEstimator
+from arcsm.vae.estimators import EntropyEstimator, LearnedEntropy
 from arcsm.vae.kernels import _kernel_and_pushes, stein_scores
 
 
@@ -210,6 +210,21 @@ def test_conditional_scores_follow_the_encoder_at_once(method: str) -> None:
     exact = gradients(normal_entropy(log_width).mean(), encoder)
     found = gradients(estimator.entropy_surrogate(encoder(x, eps), x), encoder)
     assert (found - exact).norm() < 0.1 * exact.norm()
+
+
+def test_joint_scores_are_in_units_of_x_alone() -> None:
+    """Units that move with z would need terms of their own in the joint score."""
+    encoder = ImplicitEncoder(3, 2, hidden=8)
+    with torch.no_grad():
+        encoder.output.weight.mul_(30)
+    x = torch.randn(4, 2)
+    z = encoder(x, torch.randn(5, 4, 3)).detach()
+    for method, units in (("ssm", encoder.units(x)), ("csm", encoder.conditional_units(x, z))):
+        estimator = make_estimator(method, encoder, 2, width=8)
+        assert isinstance(estimator, LearnedEntropy)
+        scale = units[1].exp()
+        inner = estimator.field.scaled((z - units[0]) / scale, estimator.field.hidden(x))
+        torch.testing.assert_close(estimator.scores(z, x), inner / scale)
 
 
 @pytest.mark.parametrize("method", ["csm", "ssm-ar"])

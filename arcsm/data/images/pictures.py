@@ -68,7 +68,7 @@ def open_pictures(path: Path) -> Iterator[Pictures]:
         return
     try:
         archive = zipfile.ZipFile(path)
-    except (OSError, zipfile.BadZipFile) as error:
+    except (OSError, NotImplementedError, zipfile.BadZipFile) as error:
         if path.is_file() and path.suffix.lower() in SUFFIXES:
             raise InputError(
                 "expected a folder or a zip file of pictures, got the single picture"

@@ -10,7 +10,16 @@ import numpy as np
 from arcsm.errors import InputError
 
 _SHAPE = (32, 32, 3)
-_TORN = (OSError, ValueError, EOFError, KeyError, zipfile.BadZipFile, zlib.error, lzma.LZMAError)
+_TORN = (
+    OSError,
+    ValueError,
+    EOFError,
+    KeyError,
+    RuntimeError,
+    zipfile.BadZipFile,
+    zlib.error,
+    lzma.LZMAError,
+)
 
 
 def read_svhn(path: Path) -> tuple[np.ndarray, np.ndarray]:

@@ -44,6 +44,7 @@ from arcsm.tasks.images.posterior import (
 METHODS = ("auto", *ESTIMATES, "particles", "langevin", "single-step")
 # From this σ on, of pixels from −1 to 1, means of one scalar after another are no good contexts.
 _STRONG = 0.3
+_MOST_PARTICLES = 10_000
 # Deviations of noise beyond black and white that no scalar of any image is.
 _FARTHEST = 10.0
 # Numbers that are kept at one time, on a CPU and on a GPU.
@@ -98,6 +99,11 @@ class Denoising:
             value = getattr(self, name)
             if value is not None and not _is_whole(value, least):
                 raise InputError(f"expected {name} of {least} or more, got {value!r}; correct it")
+        if self.particles > _MOST_PARTICLES:
+            raise InputError(
+                f"expected at most {_MOST_PARTICLES:,} particles, got {self.particles:,}: those of"
+                " an image are kept at once; take fewer"
+            )
         for name in ("langevin_step_size", "langevin_start", "langevin_end"):
             value = getattr(self, name)
             if value is not None and not (isinstance(value, (int, float)) and 0 < value < math.inf):

@@ -161,6 +161,12 @@ def test_mirrored_scalars_and_views() -> None:
         assert usual_views(ImageModel(plain.density, plain.shape, settings)) == expected
 
 
+def test_more_particles_than_memory_is_for_are_refused() -> None:
+    assert Denoising("particles", particles=10_000).particles == 10_000
+    with pytest.raises(InputError, match="at most 10,000 particles, got 10,001"):
+        Denoising("particles", particles=10_001)
+
+
 def test_particles_find_the_mean_given_the_whole_image() -> None:
     model, noise = small_model((2, 1, 1), seed=9), Gaussian(1.0)
     bins, noisy = Bins(noise.finest), np.array([0.5, 1.0])
