@@ -53,6 +53,8 @@ COMPLETE_EXAMPLES = examples(
     "arcsm complete faces completed.png --model faces --rows 12",
 )
 _GROUND = 128  # where nothing is known
+# Beside one another in a picture.
+_MOST_DRAWS = 1000
 
 In = Annotated[
     Path, typer.Argument(metavar="IN", help="A picture, a folder or a .zip.", show_default=False)
@@ -111,7 +113,8 @@ def denoise(
             "--view",
             metavar="NAME",
             help="Pool what the model says of the image as it is (none) and mirrored (left-right,"
-            " up-down, both). Once for each.  \\[default: those it was trained on]",
+            " up-down, both), by any method but draw. Once for each.  \\[default: those it was"
+            " trained on; of draw, langevin and single-step none]",
             show_default=False,
         ),
     ] = None,
@@ -156,11 +159,7 @@ def denoise(
         clean = denoise_images(loaded, images, corruption, how, seed=seed, progress=advance)
     _write(output, clean, targets if several else None)
     used = how.views_of(loaded)
-    alone = how.method != "particles" and not {"up-down", "both"} & set(used)
-    voice.say(
-        f"Cleaned by {how.method}, views: {', '.join(used)}."
-        + (" What lies below a pixel was not used." if alone else "")
-    )
+    voice.say(f"Cleaned by {how.method}, views: {', '.join(used)}.{_unused(how.method, used)}")
     voice.wrote(len(clean), "image", output, reporter.total)
     voice.result(
         command="denoise",
@@ -182,7 +181,10 @@ def complete(
         str, typer.Option("--rows", metavar="N", help="Rows that are known: a number, or half.")
     ] = "half",
     draws: Annotated[
-        int, typer.Option("--draws", metavar="N", min=1, help="Completions of each image.")
+        int,
+        typer.Option(
+            "--draws", metavar="N", min=1, max=_MOST_DRAWS, help="Completions of each image."
+        ),
     ] = 4,
     force: Force = False,
     seed: Seed = 0,
@@ -222,6 +224,16 @@ def complete(
         output=str(output),
         seconds=reporter.total,
     )
+
+
+def _unused(method: str, views: Sequence[str]) -> str:
+    """Say what of the image no view has used, as a sentence after others; of all of it nothing."""
+    if method == "particles":  # they look ahead
+        return ""
+    from_below = {view in ("up-down", "both") for view in views}
+    if len(from_below) == 2:
+        return ""
+    return f" What lies {'above' if True in from_below else 'below'} a pixel was not used."
 
 
 def _is_file(source: Path) -> bool:
@@ -283,9 +295,12 @@ def _read(
     if channels == 1 and bool((images.pixels == images.pixels[..., :1]).all()):
         images = replace(images, pixels=images.pixels[..., :1])  # grey, saved as if in colour
     if images.shape not in (model.shape, (known or height, width, channels)):
+        rest = "pass others, or another model"
+        if known is not None:
+            rest = f"pass these whole, their upper {counted(known, 'row')} alone, or other --rows"
         raise InputError(
             f"expected images of {in_words(model.shape)}, as the model was trained on, got"
-            f" {in_words(images.shape)} in {str(source)!r}; pass others, or another model"
+            f" {in_words(images.shape)} in {str(source)!r}; {rest}"
         )
     return images, names
 

@@ -50,7 +50,8 @@ Without --train, --model names a directory that --save wrote before.
 
 Where DATA are images, --model names a model of images, and --train images that are normal: those it
 was trained on, or others like them. --heat writes a picture of each outlier with the places to
-blame.""")
+blame: orange where a pixel is more surprising than was expected, blue where it is less, as in
+images that are too smooth.""")
 EXAMPLES = examples(
     "arcsm detect new.csv --train normal.csv -o scores.csv",
     "arcsm detect new.csv --train normal.csv --explain --keep id -o scores.csv",

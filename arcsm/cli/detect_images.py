@@ -19,6 +19,8 @@ if TYPE_CHECKING:
 
 # The share of normal images that are called outliers.
 _SHARE = 0.01
+# The colours of a map: more surprising than expected, and less.
+_MORE, _LESS = (255, 165, 50), (70, 140, 255)
 
 
 def detect_images(
@@ -126,16 +128,21 @@ def detect_images(
 def _write_maps(
     folder: Path, pixels: "np.ndarray", found: "HeatMap", numbers: "np.ndarray", count: int
 ) -> None:
-    """Write each image beside its map, under its index, the brightest place being as bright."""
+    """Write each image beside its map, under its index, the brightest place being as bright.
+
+    Orange is what surprises more than was expected, blue what surprises less: of an image that is
+    too smooth, too likely as a whole, that is all there is to see.
+    """
     import numpy as np
 
     from arcsm.files import atomic_directory
     from arcsm.plots.pictures import picture_grid, save_picture
 
-    excess = found.smoothed().clip(min=0)
-    top = excess.max((1, 2), keepdims=True)
-    bright = np.rint(255 * excess / np.maximum(top, 1e-9)).astype(np.uint8)[..., None]
-    both = np.stack([pixels, np.broadcast_to(bright, pixels.shape)], 1)
+    excess = found.smoothed()[..., None]
+    share = excess / np.maximum(np.abs(excess).max((1, 2, 3), keepdims=True), 1e-9)
+    colours = np.where(share > 0, _MORE, _LESS) * np.abs(share)
+    coloured = np.broadcast_to(pixels, (*pixels.shape[:3], 3))
+    both = np.stack([coloured, np.rint(colours).astype(np.uint8)], 1)
     digits = len(str(count - 1))
     enlarge = max(1, 128 // pixels.shape[1])
     with writing(folder, "the scores are written"), atomic_directory(folder) as target:

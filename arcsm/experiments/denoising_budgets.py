@@ -5,6 +5,7 @@ from typing import Any
 from arcsm.experiments.experiment import Settings
 from arcsm.experiments.image_budgets import TRAIN_SECONDS
 from arcsm.experiments.image_parts import STAND_IN
+from arcsm.tasks.images.mirrors import VIEWS
 
 _SMALL = {"network": "small", "batch": 128, "learning_rate": 1e-3, "ema": 0.999}
 _MODEL = {
@@ -120,9 +121,11 @@ BUDGETS: dict[str, Settings] = {
                 },
                 "ours": {
                     "mean, four views": {"method": "mean"},
-                    "8 particles": {"method": "particles", "particles": 8, "views": ["none"]},
+                    "single step, four views": {"method": "single-step", "views": list(VIEWS)},
+                    "16 particles": {"method": "particles", "particles": 16, "views": ["none"]},
+                    "16 particles, four views": {"method": "particles", "particles": 16},
                 },
-                "default": "8 particles",
+                "default": "16 particles, four views",
             }
         },
         "images": 50,

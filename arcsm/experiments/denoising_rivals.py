@@ -78,9 +78,11 @@ def rivals_for(noise: Corruption) -> dict[str, tuple[Filter, Mapping[str, Sequen
     """Return each rival with the settings it may choose among."""
     scale = noise.scale if isinstance(noise, Gaussian) else 0.2
     around = [scale * factor for factor in (0.5, 0.75, 1.0, 1.5)]
+    # Where what is compared is known to be noisy, the weights of non-local means fall off sooner.
+    below = [scale * factor for factor in (0.1, 0.2, 0.35)]
     rivals: dict[str, tuple[Filter, Mapping[str, Sequence[Any]]]] = {
         "median filter": (median_filter, {"size": [3, 5]}),
-        "non-local means": (non_local_means, {"h": around, "sigma": [0.0, scale]}),
+        "non-local means": (non_local_means, {"h": [*below, *around], "sigma": [0.0, scale]}),
         "total variation": (total_variation, {"weight": [0.05, 0.1, 0.2, 0.4, 0.8]}),
         "BM3D": (block_matching, {"sigma": around}),
     }

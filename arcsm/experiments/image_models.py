@@ -16,6 +16,7 @@ from arcsm.experiments.image_budgets import ENDLESS
 from arcsm.experiments.work import on_gpu
 from arcsm.images import ImageModel, ImageSettings, fit_images
 from arcsm.images.settings import PAPER_LEVELS
+from arcsm.shipped import directory_of
 from arcsm.tasks.images.mirrors import MIRRORED
 
 # Steps before a training whose time is limited, so that compiling does not count.
@@ -34,13 +35,14 @@ def trained_model(
 ) -> tuple[ImageModel, Path]:
     """Return a model of images, and the directory that keeps it.
 
-    `told` has "directory", that of a model which is used as it is, or None; else "settings",
-    "train_seconds" and "mirrored", the mirrored copies that are trained on. Models are kept in
-    `folder`, by default in the cache of the user, under a digest of what they were trained by, and
-    of the images. Of processes that want the same model one trains it, and the others wait.
+    `told` has "directory", that of a model which is used as it is, or the name of one that comes
+    with arcsm, or None; else "settings", "train_seconds" and "mirrored", the mirrored copies that
+    are trained on. Models are kept in `folder`, by default in the cache of the user, under a digest
+    of what they were trained by, and of the images. Of processes that want the same model one
+    trains it, and the others wait.
     """
     if told["directory"] is not None:
-        place = Path(told["directory"])
+        place = directory_of(told["directory"])
         return ImageModel.load(place, device=device), place
     place = _place(told, train, method, seed, folder)
     place.parent.mkdir(parents=True, exist_ok=True)

@@ -61,6 +61,20 @@ _TINY = {
     "batch": 16,
     "options": {"filters": [8, 8], "blocks": 1, "levels": 2},
 }
+# Of the shipped model of digits, which is there without a GPU. Nothing is chosen on these: the
+# default was, with CIFAR-10.
+_DIGITS = {
+    "data": {"name": "mnist"},
+    "methods": ["csm"],
+    "model": {**_MODEL, "directory": "arcsm:digits"},
+    "pairs": {
+        "fashion": {"kind": "set", "name": "fashion-mnist", "part": "test", "for": "judging"},
+        "constant": {"kind": "constant", "for": "judging"},
+        "uniform": {"kind": "uniform", "for": "judging"},
+        "smoothed": {"kind": "smoothed", "sigma": 1.0, "for": "judging"},
+        "permuted": {"kind": "permuted", "for": "judging"},
+    },
+}
 BUDGETS: dict[str, Settings] = {
     "smoke": {
         **_COMMON,
@@ -91,5 +105,6 @@ BUDGETS: dict[str, Settings] = {
         "shown": 2,
         "goal": False,
     },
+    "cpu": {**_COMMON, "cases": {"mnist": _DIGITS}, "timed_images": 64, "goal": False},
     "gpu": _COMMON,
 }

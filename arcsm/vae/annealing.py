@@ -23,9 +23,9 @@ import torch
 from jaxtyping import Bool, Float
 from torch import Tensor
 
+from arcsm.checks import check_positive, check_whole
 from arcsm.errors import InputError
 from arcsm.replay import Replayed
-from arcsm.vae.checks import check_positive, check_whole
 from arcsm.vae.decoders import Decoder, log_prior
 
 Chains = Float[Tensor, "chains batch dims"]

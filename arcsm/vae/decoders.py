@@ -12,8 +12,8 @@ import torch.nn.functional as F
 from jaxtyping import Float
 from torch import Tensor, nn
 
+from arcsm.checks import check_whole
 from arcsm.errors import InputError
-from arcsm.vae.checks import check_whole
 
 Latents = Float[Tensor, "*particles batch dims"]
 

@@ -18,9 +18,9 @@ from jaxtyping import Float
 from numpy.polynomial.hermite_e import hermegauss
 from torch import Tensor, nn
 
+from arcsm.checks import check_whole
 from arcsm.context.made import MaskedLinear
 from arcsm.errors import InputError
-from arcsm.vae.checks import check_whole
 from arcsm.vae.decoders import GROUPS, check_convolutions
 
 # Of the rule by which the noise of implicit encoders is averaged.

@@ -13,9 +13,9 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
+from arcsm.checks import check_positive, check_whole
 from arcsm.errors import InputError
 from arcsm.vae.annealing import Normal, check_numbers, check_proposal
-from arcsm.vae.checks import check_positive, check_whole
 from arcsm.vae.decoders import Decoder, log_prior
 from arcsm.vae.encoders import Encoder
 

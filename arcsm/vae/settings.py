@@ -4,8 +4,8 @@ import operator
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
+from arcsm.checks import check_positive, check_whole
 from arcsm.errors import InputError
-from arcsm.vae.checks import check_positive, check_whole
 from arcsm.vae.decoders import Decoder
 from arcsm.vae.encoders import Encoder
 from arcsm.vae.estimators import ESTIMATORS, EntropyEstimator

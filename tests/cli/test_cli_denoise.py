@@ -67,6 +67,8 @@ def test_views_from_below_are_told(run: Run, model: Path, tmp_path: Path) -> Non
     views = ("--view", "none", "--view", "up-down")
     result = run("denoise", noisy, clean, "--model", model, *PEPPER, *views)
     assert "views: none, up-down." in result.stderr and "not used" not in result.stderr
+    result = run("denoise", noisy, tmp_path / "c.png", "--model", model, *PEPPER, *views[2:])
+    assert "What lies above a pixel was not used." in " ".join(result.stderr.split())
 
 
 def test_particles_are_as_many_as_asked_for(
@@ -131,7 +133,7 @@ def test_bad_input_is_one_sentence(fails: Run, model: Path, csv: Path, tmp_path:
     assert "5 x 4 pixels" in line(draw(tmp_path / "large.png", (5, 5)), *PEPPER)
     assert "in colour" in line(draw(tmp_path / "colour.png", (4, 5, 3)), *PEPPER)
     assert "below 1" in line(noisy, "--noise", "salt-and-pepper:1.5")
-    assert "sigma above 0" in line(noisy, "--noise", "gaussian:0")
+    assert "sigma from 0.001" in line(noisy, "--noise", "gaussian:0")
     assert "salt-and-pepper:SHARE" in line(noisy, "--noise", "rain")
     assert "method among" in line(noisy, *PEPPER, "--method", "magic")
     assert "views among" in line(noisy, *PEPPER, "--view", "askew")
@@ -176,6 +178,10 @@ def test_completions_stand_beside_what_was_known(
     out.unlink()
     for rows in ("0", "4", "most"):
         assert "--rows as half or a number from 1 to 3" in fails(*words, "--rows", rows)
+    top = tmp_path / "top.png"
+    Image.fromarray(own[:2]).save(top)
+    assert "their upper 1 row alone" in fails("complete", top, *words[2:], "--rows", 1)
+    assert run("complete", top, out, *words[3:5], "--draws", 10**8).exit_code == 2
     assert "rows" in json.loads(run(*words, "--json").stdout)
 
 

@@ -78,7 +78,7 @@ def test_an_odd_picture_is_found_and_its_place_shown(
     assert told["outliers"] == 1 and table["outlier_score"].argmax() == 3
     assert [path.name for path in heat.iterdir()] == ["3.png"]
     with Image.open(heat / "3.png") as picture:
-        shown = np.asarray(picture.convert("L"))
+        shown = np.asarray(picture)[..., 0]  # more surprising than expected is orange, less is blue
     left, right = shown[:, : shown.shape[1] // 2], shown[:, -(shown.shape[1] // 2) :]
     # The image beside the map of it, both enlarged; the map is bright where the image is spoiled,
     # in the middle of its right half.
@@ -86,6 +86,18 @@ def test_an_odd_picture_is_found_and_its_place_shown(
     middle = slice(height // 3, 2 * height // 3)
     assert left[middle, 3 * width // 4].mean() == 255
     assert right[middle, 3 * width // 4].mean() > 150 > 2 * right[middle, width // 4].mean()
+
+
+def test_what_is_too_likely_is_blue(run: Run, model: Path, normal: Path, tmp_path: Path) -> None:
+    new, heat = tmp_path / "new", tmp_path / "heat"
+    write(new, np.full((1, *SHAPE), 128, np.uint8))
+    words = ("--model", model, "--train", normal, "--heat", heat, "-o", tmp_path / "s.csv")
+    result = run("detect", new, *words)
+    assert result.exit_code == 0 and "1 of 1 images are outliers" in result.stderr, result.output
+    with Image.open(heat / "0.png") as picture:
+        shown = np.asarray(picture).astype(int)
+    side = shown[:, -(shown.shape[1] // 2) :]
+    assert side[..., 2].max() == 255 and (side[..., 2] >= side[..., 0]).all()
 
 
 def test_another_method_and_a_set_by_its_name(

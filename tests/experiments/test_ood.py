@@ -6,8 +6,10 @@ from typing import Any
 import numpy as np
 import pytest
 
+from arcsm.data.images import Images
 from arcsm.errors import InputError
 from arcsm.experiments.experiment import Place
+from arcsm.experiments.image_models import trained_model
 from arcsm.experiments.image_parts import from_png, stand_in
 from arcsm.experiments.ood import (
     NAMES,
@@ -20,6 +22,7 @@ from arcsm.experiments.ood import (
 )
 from arcsm.experiments.ood_budgets import BUDGETS
 from arcsm.experiments.ood_sets import blemished, make_unusual, smoothed
+from arcsm.shipped import directory_of
 
 SMOKE: Any = BUDGETS["smoke"]
 PLACE = Place("cpu", lambda share: None)
@@ -140,6 +143,33 @@ def test_pairs_that_are_missing_are_said_to_be(raw: dict[str, Any]) -> None:
     gone = [m for m in found if m.value is None]
     assert len(gone) == 1 and gone[0].labels["pair"] == "constant" and gone[0].reason
     assert "one colour none" in verdicts(SMOKE, found)[0].text
+
+
+def test_without_pairs_to_choose_on_the_default_is_judged(raw: dict[str, Any]) -> None:
+    case = SMOKE["cases"]["squares"]
+    judging = {name: {**told, "for": "judging"} for name, told in case["pairs"].items()}
+    settings = {**SMOKE, "cases": {"squares": {**case, "pairs": judging}}}
+    said = verdicts(settings, metrics(settings, raw))
+    assert said[0].holds is None and "'neighbours', the default," in said[0].text
+    assert "inverted" in said[0].text and "Aims" not in said[0].text
+    assert "-h at σ = 0.05" in said[1].text and "other pairs" not in said[1].text
+
+
+def test_digits_are_judged_by_the_model_that_comes_with_arcsm(tmp_path: Path) -> None:
+    told = BUDGETS["cpu"]["cases"]["mnist"]
+    assert told["pairs"]["fashion"]["for"] == "judging"
+    images = Images(np.zeros((1, 28, 28, 1), np.uint8), None, "mnist", "train")
+    model, place = trained_model(
+        told["model"],
+        images,
+        method="csm",
+        seed=0,
+        device="cpu",
+        folder=str(tmp_path),
+        progress=lambda share: None,
+    )
+    assert model.shape == (28, 28, 1) and place == directory_of("arcsm:digits")
+    assert not list(tmp_path.iterdir())  # nothing was trained
 
 
 def test_the_paper_s_pairs_are_judged_and_others_choose() -> None:

@@ -21,6 +21,8 @@ from arcsm.errors import InputError
 from arcsm.images.cells import HIGHEST
 from arcsm.images.settings import PAPER_RANGE
 
+# Of noise for pixels from −1 to 1: an eighth of a level, and five times their range.
+_LEAST_SIGMA, _LARGEST_SIGMA = 1e-3, 10.0
 _SALT_AND_PEPPER, _GAUSSIAN = "salt-and-pepper", "gaussian"
 _MOST_TOGETHER = 8
 
@@ -158,7 +160,7 @@ def parse_noise(told: str) -> Corruption:
     >>> parse_noise("salt-and-pepper:0.1")
     SaltAndPepper(share=0.1)
     """
-    kind, _, number = told.partition(":")
+    kind, _, number = str(told).partition(":")
     kinds: dict[str, Any] = {_SALT_AND_PEPPER: SaltAndPepper, _GAUSSIAN: Gaussian}
     try:
         value = math.nan if "_" in number else float(number)  # 0_6 is 6 to Python
@@ -187,10 +189,10 @@ def _check_share(share: float) -> None:
 
 
 def _check_sigma(sigma: float) -> None:
-    if not _is_number(sigma) or not 0 < sigma <= 10:
+    if not _is_number(sigma) or not _LEAST_SIGMA <= sigma <= _LARGEST_SIGMA:
         raise InputError(
-            f"expected sigma above 0 and up to 10, for pixels from -1 to 1, got {sigma!r};"
-            " 0.6 is strong noise"
+            f"expected sigma from {_LEAST_SIGMA:g} to {_LARGEST_SIGMA:g}, for pixels from -1 to 1,"
+            f" got {sigma!r}; 0.6 is strong noise"
         )
 
 

@@ -40,15 +40,14 @@ def langevin_ladder(
     ladder = chain.noise.ladder(chain.noise.levels or _LEVELS)
     if start is None:
         return ladder[len(ladder) // 2 :]
-    first = start / (PAPER_RANGE * float(chain.scale[0]))
-    below = [level for level in ladder if level <= first * (1 + 1e-6)]
-    if not below:
-        least = ladder[-1] * PAPER_RANGE * float(chain.scale[0])
+    unit = PAPER_RANGE * float(chain.scale[0])
+    least, most = ladder[-1] * unit, ladder[0] * unit
+    if not least * (1 - 1e-6) <= start <= most * (1 + 1e-6):
         raise InputError(
-            f"expected a start of at least σ = {least:.3g}, the least of the model, got {start:g};"
-            " choose a larger one"
+            f"expected a start from σ = {least:.3g} to {most:.3g}, the levels of the model, got"
+            f" {start:g}; choose one of these"
         )
-    return below
+    return [level for level in ladder if level <= start / unit * (1 + 1e-6)]
 
 
 def by_langevin(

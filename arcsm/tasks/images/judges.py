@@ -17,6 +17,7 @@ Each judge takes what it compares with from the statistics of training images al
 
 import math
 from abc import ABC, abstractmethod
+from collections.abc import Sequence
 
 import numpy as np
 
@@ -30,6 +31,8 @@ OF_ONE_LEVEL = ("h", "csm", "csm-typicality")
 
 _LEVEL = 0.3
 _NEIGHBOURS = 5
+# An image so much nearer than the last of these is the training image itself, or a copy of it.
+_SAME = 1e-3
 _COMPONENTS = 4
 # Added to the variances of components, whose units are the deviations of training images.
 _REGULAR = 0.05
@@ -84,7 +87,7 @@ class _MinusH(Judge):
 
     def judge(self, images: Statistics) -> np.ndarray:
         score = _of_scores(images.score)
-        level = _place(self._sigma, images)
+        level = place_of(self._sigma, images.levels)
         pixels = images.shape[0] * images.shape[1]
         return np.asarray(-pixels * score[:, level].sum(1) / images.levels[level])
 
@@ -95,7 +98,7 @@ class _Integrand(Judge):
 
     def judge(self, images: Statistics) -> np.ndarray:
         square, bend = _of_scores(images.square), _of_scores(images.bend)
-        level = _place(self._sigma, images)
+        level = place_of(self._sigma, images.levels)
         pixels = images.shape[0] * images.shape[1]
         return np.asarray(pixels * (square / 2 + bend)[:, level].sum(1))
 
@@ -142,7 +145,8 @@ class _OfVectors(Judge):
         elif self._density == "neighbours":
             count = min(_NEIGHBOURS + 1, len(z))
             self._search = NearestNeighbors(n_neighbors=count, algorithm="brute")
-            self._search.fit(z @ self._whiten)
+            self._known = z @ self._whiten
+            self._search.fit(self._known)
         return self
 
     def judge(self, images: Statistics) -> np.ndarray:
@@ -151,9 +155,11 @@ class _OfVectors(Judge):
             return np.asarray(np.square(white).sum(1))
         if self._density == "mixture":
             return np.asarray(-self._mixture.score_samples(white))
-        distance, _ = self._search.kneighbors(white)
-        # A training image is its own nearest neighbour, which says nothing.
-        itself = distance[:, 0] <= 1e-9 * (1 + distance[:, -1])
+        distance, index = self._search.kneighbors(white)
+        # A training image is its own nearest neighbour, which says nothing. The search takes
+        # differences of squares, which leave a rest, and likelihoods may be rounded otherwise.
+        nearest = np.linalg.norm(white - self._known[index[:, 0]], axis=1)
+        itself = nearest <= _SAME * distance[:, -1]
         others = np.where(itself[:, None], distance[:, 1:], distance[:, :-1])
         return np.asarray(others.mean(1))
 
@@ -177,14 +183,14 @@ def vectors_of(images: Statistics) -> np.ndarray:
     return np.concatenate([part.reshape(len(images), -1) for part in parts], axis=1)
 
 
-def _place(sigma: float | None, images: Statistics) -> int:
-    """Return the place of a noise level, or of the usual one, among those of the statistics."""
+def place_of(sigma: float | None, levels: Sequence[float]) -> int:
+    """Return the place of a noise level, or of the usual one, among those that there are."""
     if sigma is None:
-        sigma = min(images.levels, key=lambda level: abs(math.log(level / _LEVEL)))
-    if sigma not in images.levels:
-        told = ", ".join(f"{level:g}" for level in images.levels)
+        sigma = min(levels, key=lambda level: abs(math.log(level / _LEVEL)))
+    if sigma not in levels:
+        told = ", ".join(f"{level:g}" for level in levels)
         raise InputError(f"expected sigma among {told}, got {sigma!r}; choose one of these")
-    return images.levels.index(sigma)
+    return list(levels).index(sigma)
 
 
 def _of_scores(part: np.ndarray | None) -> np.ndarray:

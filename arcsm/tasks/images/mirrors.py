@@ -4,7 +4,7 @@ A chain knows of a pixel what comes before it. Of an image that is mirrored othe
 before; two or four such views together see all sides of a pixel.
 """
 
-from collections.abc import Sequence
+from collections.abc import Iterable
 
 import torch
 from jaxtyping import Int
@@ -37,9 +37,10 @@ def usual_views(model: ImageModel) -> tuple[str, ...]:
     return tuple(view for view in VIEWS if view == "none" or view in known)
 
 
-def check_views(views: Sequence[str]) -> tuple[str, ...]:
-    """Refuse views that there are none of, or that come twice."""
-    told = (views,) if isinstance(views, str) else tuple(map(str, views))
+def check_views(views: object) -> tuple[str, ...]:
+    """Return views as told; refuse those that there are none of, or that come twice."""
+    several = isinstance(views, Iterable) and not isinstance(views, str)
+    told = tuple(map(str, views)) if several else (str(views),)  # type: ignore[call-overload]
     if not told or not set(told) <= set(VIEWS) or len(set(told)) < len(told):
         raise InputError(
             f"expected views among {', '.join(VIEWS)}, each once, got {', '.join(told) or 'none'};"

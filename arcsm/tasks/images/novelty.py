@@ -9,12 +9,13 @@ from typing import Any
 import numpy as np
 import torch
 
+from arcsm.checks import check_seed
 from arcsm.data.images import Images
 from arcsm.errors import InputError
 from arcsm.images import ImageModel
 from arcsm.images.cells import to_rows
 from arcsm.model import ARCSM
-from arcsm.tasks.images.judges import JUDGES, WITHOUT_SCORES, Judge, make_judge
+from arcsm.tasks.images.judges import JUDGES, WITHOUT_SCORES, Judge, make_judge, place_of
 from arcsm.tasks.images.levels import Bins, log_probabilities
 from arcsm.tasks.images.statistics import LEVELS, Progress, Statistics, gather
 
@@ -90,11 +91,12 @@ class ImageDetector:
                 f"expected a method among {', '.join(WITHOUT_SCORES)} for a model without scores,"
                 f" got {method!r}; choose one, or train by score matching in one network"
             )
-        self.model, self.method, self.seed = model, method, seed
+        self.model, self.method, self.seed = model, method, check_seed(seed)
         self.levels = _levels_of(model) if levels is None else _checked_levels(levels, model)
-        self._new_judge = partial(make_judge, method, sigma=sigma, seed=seed)
+        self._new_judge = partial(make_judge, method, sigma=sigma, seed=self.seed)
         self._judge: Judge = self._new_judge()
-        self._fitted, self._usual = False, np.empty(0)
+        place_of(sigma, self.levels)  # before the work
+        self._known, self._usual = 0, np.empty(0)
 
     def fit(
         self, train: Images | np.ndarray, *, progress: Progress | None = None
@@ -110,8 +112,7 @@ class ImageDetector:
 
     def score(self, images: Images | np.ndarray, *, progress: Progress | None = None) -> np.ndarray:
         """Return a number for each image (n,), the higher the more unusual."""
-        if not self._fitted:  # before the work
-            self._refuse()
+        self._refuse_unfitted()  # before the work
         return self.score_statistics(self.statistics(images, progress=progress))
 
     def statistics(
@@ -130,7 +131,7 @@ class ImageDetector:
     def fit_statistics(self, train: Statistics) -> "ImageDetector":
         """Do what `fit` does, with statistics of training images."""
         self._judge.learn(train)
-        self._fitted = True
+        self._known = len(train)
         # What images like them score when they are new: each half beside the other one.
         halves = [train.some(slice(first, None, 2)) for first in range(2)]
         if len(train) >= _FEWEST:
@@ -141,21 +142,19 @@ class ImageDetector:
 
     def threshold(self, share: float = 0.01) -> float:
         """Return the score that a `share` of images like those of `fit` is beyond."""
-        if not self._fitted:
-            self._refuse()
+        self._refuse_unfitted()
         if not 0 < share < 1:
             raise InputError(f"expected a share between 0 and 1, got {share!r}; correct it")
         if len(self._usual) * share < 1:
             raise InputError(
                 f"expected {math.ceil(1 / share)} training images or more to know what {share:.3g}"
-                f" of them is beyond, got {len(self._usual)}; pass more of them"
+                f" of them is beyond, got {self._known}; pass more of them"
             )
         return float(np.quantile(self._usual, 1 - share))
 
     def score_statistics(self, images: Statistics) -> np.ndarray:
         """Do what `score` does, with statistics of images."""
-        if not self._fitted:
-            self._refuse()
+        self._refuse_unfitted()
         return self._judge.judge(images)
 
     @torch.no_grad()
@@ -187,10 +186,11 @@ class ImageDetector:
                 f" {type(chain).__name__}; train one"
             )
 
-    def _refuse(self) -> None:
-        raise InputError(
-            "expected a detector that has seen training images, got one that has not; call fit"
-        )
+    def _refuse_unfitted(self) -> None:
+        if not self._known:
+            raise InputError(
+                "expected a detector that has seen training images, got one that has not; call fit"
+            )
 
 
 def _levels_of(model: ImageModel) -> tuple[float, ...]:
@@ -204,7 +204,12 @@ def _levels_of(model: ImageModel) -> tuple[float, ...]:
 
 
 def _checked_levels(levels: Sequence[float], model: ImageModel) -> tuple[float, ...]:
-    told = tuple(float(level) for level in levels)
+    try:
+        told = tuple(float(level) for level in levels)
+    except (TypeError, ValueError) as error:
+        raise InputError(
+            f"expected a sequence of noise levels, got {levels!r}; pass (0.1, 0.3) for instance"
+        ) from error
     noise = getattr(model.density, "noise", None)
     least, most = (0.0, float("inf")) if noise is None else (noise.sigma_min, noise.sigma_max)
     if not told or not all(least <= level <= most for level in told):

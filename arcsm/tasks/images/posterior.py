@@ -9,10 +9,10 @@ as right as they are.
 Several views of an image, mirrored ones, begin at other corners. What they say of a scalar is
 pooled before the observation is taken into account, once:
 
-- "product": P ∝ (Π_v P_v)^(2/views) if views from above and from below are among them, else
-  (Π_v P_v)^(1/views). That would be exact if what lies above and what lies below, given the scalar,
-  had nothing to do with each other, and all levels were as probable before either is seen; both are
-  not quite so.
+- "product": P ∝ Π_v P_v^(1/n_v), where n_v is the number of views from above, or of those from
+  below, as v is one of these or of those: each half of the image counts once. That would be exact
+  if what lies above and what lies below, given the scalar, had nothing to do with each other, and
+  all levels were as probable before either is seen; both are not quite so.
 - "mixture": the mean of the P_v, which is right when one of the contexts is and others mislead.
 """
 
@@ -118,7 +118,7 @@ def restore(
     if len(views) == 1 and kind == context:
         clean = walk(chain, observation.viewed(places[0]), bins, kind, generator)
         return clean[:, places[0].argsort()]
-    pooled = _Pooled(chain, observation, bins, places, pool, _power(views))
+    pooled = _Pooled(chain, observation, bins, places, pool, _powers(views))
     mirrored = torch.cat([observation.rows[:, scalars] for scalars in places])
     walk(
         chain,
@@ -141,10 +141,10 @@ class _Pooled:
         bins: Bins,
         places: Sequence[Tensor],
         pool: str,
-        power: float,
+        powers: Sequence[float],
     ):
         self._observation, self._bins = observation, bins
-        self._places, self._pool, self._power = torch.stack(list(places)).cpu(), pool, power
+        self._places, self._pool, self._powers = torch.stack(list(places)).cpu(), pool, powers
         rows = observation.rows
         self._uncertain = observation.noise.ambiguous(rows)
         nothing = 0.0 if pool == "product" else -math.inf
@@ -155,24 +155,23 @@ class _Pooled:
         n = len(self._log_p)
         for view, scalar in enumerate(self._places[:, d].tolist()):
             mine = (which >= view * n) & (which < (view + 1) * n)
-            self._put(which[mine] - view * n, scalar, log_p[mine])
+            self._put(which[mine] - view * n, scalar, log_p[mine], self._powers[view])
 
     def estimates(self, kind: str, generator: torch.Generator | None) -> Tensor:
         """Return an estimate of each scalar, as level/255."""
         clean = self._observation.rows.clone()
         centres = self._bins.centres(clean)
-        power = self._power if self._pool == "product" else 1.0
         for d in range(clean.shape[1]):
             which = self._uncertain[:, d].nonzero()[:, 0]
-            joint = power * self._log_p[which, d]
-            joint = joint + self._observation.log_likelihood(which, d, centres)
+            likelihood = self._observation.log_likelihood(which, d, centres)
+            joint = self._log_p[which, d] + likelihood
             clean[which, d] = estimate(joint.log_softmax(1), self._bins, kind, generator)
         return clean
 
-    def _put(self, image: Tensor, scalar: int, log_p: Tensor) -> None:
+    def _put(self, image: Tensor, scalar: int, log_p: Tensor, power: float) -> None:
         # No image comes twice, so that none is lost.
         if self._pool == "product":
-            self._log_p[image, scalar] += log_p
+            self._log_p[image, scalar] += power * log_p
         else:
             before = self._log_p[image, scalar]
             self._log_p[image, scalar] = torch.logaddexp(before, log_p)
@@ -183,7 +182,7 @@ def numbers_per_image(chain: ARCSM, bins: Bins, views: int) -> int:
     return chain.dims * len(bins.first) + views * chain.context.numbers_per_row
 
 
-def _power(views: Sequence[str]) -> float:
-    """Return the power of the product: each half of the image is to count once."""
-    halves = {0 in VIEWS[view] for view in views}
-    return len(halves) / len(views)
+def _powers(views: Sequence[str]) -> list[float]:
+    """Return the power of each view in the product: each half of the image is to count once."""
+    from_below = [0 in VIEWS[view] for view in views]
+    return [1 / from_below.count(half) for half in from_below]

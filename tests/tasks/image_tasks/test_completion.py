@@ -28,8 +28,13 @@ def test_what_is_given_stays_and_the_rest_is_drawn_given_it() -> None:
 
 def test_tops_that_do_not_fit_are_refused() -> None:
     model = small_model((3, 1, 1))
-    with pytest.raises(InputError, match="at least one draw"):
+    with pytest.raises(InputError, match="draws to be a whole number of at least 1"):
         complete(model, np.zeros((1, 1, 1, 1), np.uint8), draws=0)
+    with pytest.raises(InputError, match="at most 1,000,000 completions at once"):
+        complete(model, np.zeros((2, 1, 1, 1), np.uint8), draws=500_001)
+    with pytest.raises(InputError, match="a model of images, got NoneType"):
+        complete(None, np.zeros((1, 1, 1, 1), np.uint8))  # type: ignore[arg-type]
+    assert complete(model, np.zeros((1, 1, 1, 1), np.uint8), np.int64(2)).shape[1] == 2  # type: ignore[arg-type]
     with pytest.raises(InputError, match="at least one image"):
         complete(model, np.zeros((1, 1, 1), np.uint8))
     with pytest.raises(InputError, match="expected given"):

@@ -68,12 +68,20 @@ def test_only_black_and_white_are_in_doubt() -> None:
 
 def test_words_for_noise() -> None:
     assert parse_noise("gaussian:0.6") == Gaussian(0.6)
-    for told in ("gaussian", "gaussian:much", "gaussian:0_6", "speckle:0.1", "salt-and-pepper:nan"):
+    wrong = (
+        "gaussian",
+        "gaussian:much",
+        "gaussian:0_6",
+        "speckle:0.1",
+        "salt-and-pepper:nan",
+        None,
+    )
+    for told in wrong:
         with pytest.raises(InputError, match="salt-and-pepper:SHARE"):
-            parse_noise(told)
+            parse_noise(told)  # type: ignore[arg-type]
     for told in ("salt-and-pepper:0", "salt-and-pepper:1", "salt-and-pepper:-0.1"):
         with pytest.raises(InputError, match="above 0 and below 1"):
             parse_noise(told)
-    for told in ("gaussian:0", "gaussian:-1", "gaussian:11", "gaussian:inf"):
-        with pytest.raises(InputError, match="sigma above 0"):
+    for told in ("gaussian:0", "gaussian:1e-60", "gaussian:-1", "gaussian:11", "gaussian:inf"):
+        with pytest.raises(InputError, match=r"sigma from 0\.001 to 10"):
             parse_noise(told)

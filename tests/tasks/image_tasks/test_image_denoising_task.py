@@ -15,10 +15,11 @@ from arcsm.errors import InputError
 from arcsm.images import ImageModel, ImageSettings
 from arcsm.model import ARCSM
 from arcsm.staged import StagedARCSM
-from arcsm.tasks.images import Denoising, Gaussian, SaltAndPepper, denoise_images
+from arcsm.tasks.images import Corruption, Denoising, Gaussian, SaltAndPepper, denoise_images
 from arcsm.tasks.images.dynamics import by_langevin, by_single_step, langevin_ladder
 from arcsm.tasks.images.levels import Bins, draw_bins, log_probabilities
 from arcsm.tasks.images.mirrors import ALL, scalars_of, usual_views
+from arcsm.tasks.images.posterior import _powers
 from arcsm.tasks.resampling import resampled
 
 from .small import level_probabilities, small_model
@@ -237,6 +238,44 @@ def test_particles_of_no_lag_use_nothing_of_later_rows(model: ImageModel) -> Non
     assert one[0, 0] == two[0, 0] and one[0, 1] != two[0, 1]
 
 
+def test_of_three_views_each_half_counts_once() -> None:
+    # Two from above have half a say each, the one from below a whole one.
+    assert _powers(["none", "left-right", "up-down"]) == [0.5, 0.5, 1.0]
+    assert _powers(["none", "up-down"]) == [1.0, 1.0]
+    assert _powers(["none", "left-right", "up-down", "both"]) == [0.5] * 4
+    model = small_model((2, 1, 1))
+    noise, levels = Gaussian(0.4), np.array([90, 160])
+    # Mirrored from left to right a picture of one column is as before: it adds nothing.
+    noisy = levels.reshape(1, 2, 1, 1).astype(np.uint8)
+    two = Denoising("mean", views=["none", "up-down"])
+    three = Denoising("mean", views=["none", "left-right", "up-down"])
+    found = [denoise_images(model, noisy, noise, how).astype(int) for how in (two, three)]
+    assert np.abs(found[0] - found[1]).max() <= 1
+
+
+class Uncertain(Corruption):
+    """Noise of a user's own, under which nothing is known of any scalar."""
+
+    def apply(self, pixels: np.ndarray, rng: np.random.Generator) -> np.ndarray:
+        return rng.integers(0, 256, pixels.shape, dtype=np.uint8)
+
+    def log_likelihood(
+        self, observed: torch.Tensor, levels: torch.Tensor, *, cut: bool
+    ) -> torch.Tensor:
+        return torch.zeros(*observed.shape, len(levels), dtype=levels.dtype)
+
+    def ambiguous(self, observed: torch.Tensor) -> torch.Tensor:
+        return torch.ones_like(observed, dtype=torch.bool)
+
+
+def test_noise_may_be_of_one_s_own(model: ImageModel) -> None:
+    prior = level_probabilities(model, [])
+    how = Denoising("mean", views=["none"])
+    for noisy in (image(9, 9, 9), image(9, 9, 9) / 255):
+        found = denoise_images(model, noisy, Uncertain(), how)
+        assert abs(float(found[0, 0, 0, 0]) - prior @ LEVELS) <= 1
+
+
 class Alone:
     """One scalar, with a known density in standardised units; contexts are not looked at."""
 
@@ -288,8 +327,9 @@ def test_langevin_dynamics_goes_to_the_model_from_where_it_starts() -> None:
     moved = by_langevin(chain, start, ladder, steps=200, step_size=None, **told)
     mean = 0.4 + 0.1 * (0.3 * -1.2 + 0.7 * 0.9)
     assert abs(float(moved.mean()) - mean) < 0.02
-    with pytest.raises(InputError, match="at least σ"):
-        langevin_ladder(chain, 1e-6)
+    for wrong in (1e-6, 4.1):  # the levels are 0.01 to 20, of 0.2 each
+        with pytest.raises(InputError, match=r"from σ = 0\.002 to 4,"):
+            langevin_ladder(chain, wrong)
     # σ for pixels from −1 to 1 is 0.2 of a standardised one: from 1 to 0.2 in ten levels.
     ladder = langevin_ladder(chain, 0.2, 0.04)
     assert len(ladder) == 10 and ladder[0] == pytest.approx(1) and ladder[-1] == pytest.approx(0.2)
@@ -318,9 +358,13 @@ def test_epsilon_is_that_of_pixels_from_minus_one_to_one() -> None:
         ({"views": ["sideways"]}, "views among"),
         ({"views": ["none", "none"]}, "each once"),
         ({"method": "draw", "views": ["none", "both"]}, "one view for draws"),
-        ({"particles": 0}, "particles of 1"),
-        ({"lag": -1}, "lag of 0"),
-        ({"langevin_start": 0.0}, "positive langevin_start"),
+        ({"views": 5}, "views among"),
+        ({"particles": 0}, "particles to be a whole number of at least 1"),
+        ({"particles": None}, "particles to be a whole"),
+        ({"particles": 10_001}, "at most 10,000 particles"),
+        ({"lag": -1}, "lag to be a whole number of at least 0"),
+        ({"lag": None}, "lag to be a whole"),
+        ({"langevin_start": 0.0}, "langevin_start to be a positive"),
     ],
 )
 def test_settings_out_of_range_are_refused(told: dict[str, Any], message: str) -> None:
@@ -382,8 +426,9 @@ def test_what_is_of_another_kind_is_refused(model: ImageModel) -> None:
         ((None, noisy, noise), {}, "model as a ImageModel, got NoneType"),
         ((model, noisy, "gaussian:0.6"), {}, "noise as a Corruption, got str"),
         ((model, noisy, noise, "mean"), {}, "how as a Denoising, got str"),
-        ((model, noisy, noise), {"batch_size": 0}, "whole number for seed"),
-        ((model, noisy, noise), {"seed": 1.5}, "whole number for seed"),
+        ((model, noisy, noise), {"batch_size": 0}, "batch_size to be a whole number"),
+        ((model, noisy, noise), {"seed": 1.5}, "a seed from 0"),
+        ((model, noisy, noise), {"seed": 2**70}, "a seed from 0"),
         ((model, image(0, 9, 255).astype(np.float32), Gaussian(0.6)), {}, "divide levels by 255"),
     ]
     for arguments, options, message in wrong:
@@ -415,7 +460,7 @@ def test_the_paper_s_noise_has_the_paper_s_methods_alone() -> None:
     assert np.array_equal(denoise_images(paper, noisy, SaltAndPepper(0.1), still), noisy)
     # Next to no noise leaves next to nothing to correct.
     step = Denoising("single-step")
-    assert np.array_equal(denoise_images(paper, noisy, Gaussian(1e-4), step), noisy)
+    assert np.array_equal(denoise_images(paper, noisy, Gaussian(1e-3), step), noisy)
     staged = ImageModel(
         StagedARCSM([chain] * 10), fine.shape, ImageSettings(noise="paper", staged=True)
     )

@@ -131,7 +131,19 @@ def test_vectors_tell_other_images_apart(model: ImageModel, method: str) -> None
 def test_neighbours_do_not_count_the_image_itself(model: ImageModel) -> None:
     train = soft(60)
     detector = ImageDetector(model, "neighbours").fit(train)
-    assert detector.score(train).min() > 0.1
+    judge: Any = detector._judge
+    place = judge._standardised(vectors_of(detector.statistics(train))) @ judge._whiten
+    apart = np.sort(np.linalg.norm(place[:, None] - place, axis=2), 1)
+    np.testing.assert_allclose(detector.score(train), apart[:, 1:6].mean(1), rtol=1e-6)
+    # Nor where the training image was rounded otherwise; of a new image all five count.
+    nll = np.random.default_rng(0).standard_normal((500, 50)) * 3 + 100
+    judge = make_judge("neighbours").learn(Statistics((1, 1, 50), (), nll))
+    itself = judge.judge(Statistics((1, 1, 50), (), nll * (1 + 1e-7)))
+    np.testing.assert_allclose(itself, judge.judge(Statistics((1, 1, 50), (), nll)), rtol=1e-4)
+    assert itself.min() > 2
+    new = (judge._standardised(nll[:1] + 1.0)) @ judge._whiten
+    apart = np.sort(np.linalg.norm(judge._known - new, axis=1))[:5].mean()
+    np.testing.assert_allclose(judge.judge(Statistics((1, 1, 50), (), nll[:1] + 1)), apart)
 
 
 def test_default_methods_and_what_has_no_scores(model: ImageModel) -> None:
@@ -160,6 +172,16 @@ def test_input_that_does_not_fit_is_refused(model: ImageModel) -> None:
         ImageDetector(model).score(noise(1))
     with pytest.raises(InputError, match=r"noise levels from 0\.02 to 3"):
         ImageDetector(model, levels=[0.001])
+    for levels in (0.3, ["a"]):
+        with pytest.raises(InputError, match="a sequence of noise levels"):
+            ImageDetector(model, levels=levels)  # type: ignore[arg-type]
+    for sigma in (7.0, "x"):
+        with pytest.raises(InputError, match=r"sigma among 0\.02, 0\.04"):
+            ImageDetector(model, "h", sigma=sigma)  # type: ignore[arg-type]
+    with pytest.raises(InputError, match="a seed from 0"):
+        ImageDetector(model, seed=-1)
+    with pytest.raises(InputError, match=r"100 training images or more .* got 3;"):
+        ImageDetector(model, "nll").fit(noise(3)).threshold()
     with pytest.raises(InputError, match="in colour"):
         ImageDetector(model).fit(np.zeros((2, 4, 4, 1), np.uint8))
     with pytest.raises(InputError, match="two training images"):

@@ -15,6 +15,13 @@ def check_whole(value: object, name: str, least: int = 1) -> int:
     return int(value)
 
 
+def check_seed(seed: object) -> int:
+    """Return the seed of a generator as an int; refuse what is none."""
+    if isinstance(seed, bool) or not isinstance(seed, Integral) or not 0 <= int(seed) < 2**63:
+        raise InputError(f"expected a seed from 0 to 2⁶³ − 1, a whole number, got {seed!r}; take 0")
+    return int(seed)
+
+
 def check_positive(value: float, name: str) -> None:
     """Refuse what is no positive, finite number."""
     number = not isinstance(value, bool) and isinstance(value, Real)
