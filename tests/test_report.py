@@ -157,14 +157,14 @@ def test_experiments_come_in_the_order_of_the_registry_and_those_not_run_say_so(
 @pytest.mark.parametrize(
     ("budgets", "shown", "others"),
     [
-        (["cpu", "gpu", "paper"], "paper", "also run under: gpu, cpu"),
-        (["smoke", "cpu", "gpu"], "gpu", "also run under: cpu"),
-        (["smoke", "cpu"], "cpu", ""),
-        (["smoke"], None, ""),
+        (["cpu", "gpu", "paper"], "paper", ["gpu", "cpu"]),
+        (["smoke", "cpu", "gpu"], "gpu", ["cpu"]),
+        (["smoke", "cpu"], "cpu", []),
+        (["smoke"], None, []),
     ],
 )
-def test_the_best_budget_is_shown_and_smoke_never(
-    tmp_path: Path, budgets: list[str], shown: str | None, others: str
+def test_the_best_budget_comes_first_others_after_it_and_smoke_never(
+    tmp_path: Path, budgets: list[str], shown: str | None, others: list[str]
 ) -> None:
     for budget in budgets:
         write_run(tmp_path, "first", budget)
@@ -172,8 +172,14 @@ def test_the_best_budget_is_shown_and_smoke_never(
     if shown is None:
         assert "Not run." in text
     else:
-        assert f"first-{shown}.json" in text and others in text
-        assert ("also" in text) == bool(others)
+        steps = {"cpu": 1, "gpu": 2, "paper": 3}
+        # Each with its own verdicts, numbers and file, one after the other.
+        wanted = [f"95.0 at {steps[shown]} | steps", f"first-{shown}.json"]
+        for other in others:
+            wanted.append(f"Also run under the budget {other}")
+            wanted += [f"95.0 at {steps[other]} | steps", f"first-{other}.json"]
+        places = [text.index(part) for part in wanted]
+        assert places == sorted(places) and text.count("Also run") == len(others)
     assert "smoke" not in render(read_folder(tmp_path))
 
 
@@ -293,7 +299,8 @@ def test_the_readme_is_rewritten_between_its_marks_alone_and_the_same_twice(
     tmp_path: Path,
 ) -> None:
     folder, readme = tmp_path / "results", tmp_path / "README.md"
-    write_run(folder, "first", "gpu")
+    for budget in ("gpu", "cpu"):
+        write_run(folder, "first", budget)
     write_other(folder)
     readme.write_text(f"# Title\n\n{BEGIN}\nstale | table\n{END}\n\nThe rest.\n", encoding="utf-8")
     write_report(tmp_path / "page.html", results=folder, readme=readme)
@@ -301,7 +308,15 @@ def test_the_readme_is_rewritten_between_its_marks_alone_and_the_same_twice(
     assert text.startswith(f"# Title\n\n{BEGIN}\n") and text.endswith(f"\n{END}\n\nThe rest.\n")
     assert "stale" not in text
     assert "| CSM reaches it (Table 2) | 95.02 nats | 95.00 ± 0.25 nats |" in text
-    assert "- *holds*: 95.0 at 2 | steps" in text
+    first, also, rest = (
+        text.index(part)
+        for part in (
+            "- *holds*: 95.0 at 2 | steps",
+            "Also under the budget cpu (`results/first-cpu.json`, `arcsm reproduce first --budget",
+            "- *holds*: 95.0 at 1 | steps",
+        )
+    )
+    assert first < also < rest
     assert "Not run yet: `arcsm reproduce second --budget cpu`." in text
     assert (
         "| `results/tables.json` | 1 | `python benchmarks/tables.py \\| x` | fedcba9876 |" in text

@@ -48,6 +48,7 @@ from arcsm.threads import limited_threads
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
+DATA = {"cifar10": "CIFAR-10", "mnist": "MNIST"}
 METHODS = {"likelihood": "maximum likelihood", "csm": "CSM"}
 NAMES = {
     "svhn": "SVHN",
@@ -271,7 +272,7 @@ def figures(settings: Settings, raw: Mapping[str, Raw]) -> "Mapping[str, Figure]
         drawn[f"auroc-{name}"] = table_figure(
             values,
             [NAMES[pair] for pair in present],
-            title=f"{name}: AUROC of unusual images beside test images",
+            title=f"AUROC of unusual images beside test images of {DATA.get(name, name)}",
         )
         heat = next((one["heat"] for one in runs if one["heat"]), None)
         if heat is not None:
@@ -321,7 +322,8 @@ def verdicts(settings: Settings, metrics: Sequence[Metric]) -> Sequence[Verdict]
         )
         goals = ", ".join(f"{NAMES[pair]} {goal:g}" for pair, goal in _GOALS.items())
         aims = f" (Aims: {goals}; beyond these, 0.96 on SVHN.)"
-    text = f"The detector {chosen!r}, {how}, has AUROC: {told(chosen)}.{aims}"
+    beside = f"beside {DATA.get(case, case)}"
+    text = f"The detector {chosen!r}, {how}, has AUROC {beside}: {told(chosen)}.{aims}"
     said = [Verdict(reached, text)]
     every_h = sorted(
         {
@@ -340,7 +342,9 @@ def verdicts(settings: Settings, metrics: Sequence[Metric]) -> Sequence[Verdict]
         name = _level_of_h(settings["levels"], metrics, case)
         mean = next(mean for mean, other in by_h if other == name)
         best = best_by_choosing(metrics, case, every_h)
-        text = f"The paper's statistic, as -{name}, has mean AUROC {mean:.4f}: {told(name)}."
+        text = (
+            f"The paper's statistic, as -{name}, has mean AUROC {mean:.4f} {beside}: {told(name)}."
+        )
         if settings["goal"]:
             text += f" (Aim: {_GOAL_OF_H:g}.)"
         if best is None:

@@ -101,6 +101,24 @@ def _line(experiment: Experiment, run: Run | None) -> str:
 
 
 def _section(experiment: Experiment, run: Run) -> str:
+    others = "".join(
+        f"<details><summary>Also run under the budget {escape(other.budget)}"
+        f" <small>{escape(other.entry.hardware)}</small></summary>{_findings(experiment, other)}"
+        "</details>"
+        for other in run.others
+    )
+    return f"""<section id="{experiment.name}">
+<p class="kicker">{escape(experiment.name)}</p>
+<h2>{escape(experiment.title)}</h2>
+<p class="note">{escape(experiment.question)}</p>
+{_claims(experiment, run)}
+{_findings(experiment, run)}
+{others}
+</section>"""
+
+
+def _findings(experiment: Experiment, run: Run) -> str:
+    """Return what came out under one budget: verdicts, figures, and all numbers."""
     figures = "".join(
         f'<figure class="block"><div class="plot">{image(png, f"{experiment.title}: {name}")}</div>'
         "</figure>"
@@ -111,17 +129,11 @@ def _section(experiment: Experiment, run: Run) -> str:
         f" {escape(verdict.text)}</li>"
         for verdict in run.verdicts
     )
-    return f"""<section id="{experiment.name}">
-<p class="kicker">{escape(experiment.name)}</p>
-<h2>{escape(experiment.title)}</h2>
-<p class="note">{escape(experiment.question)}</p>
-{_claims(experiment, run)}
-<ul class="verdicts">{verdicts}</ul>
+    return f"""<ul class="verdicts">{verdicts}</ul>
 {figures}
 <dl class="about">{definitions(_about(run))}</dl>
 <details><summary>All {len(run.entry.metrics)} numbers</summary>
-{_metrics(run.entry.metrics)}</details>
-</section>"""
+{_metrics(run.entry.metrics)}</details>"""
 
 
 def _not_run(experiment: Experiment) -> str:
@@ -174,7 +186,6 @@ def _about(run: Run) -> dict[str, str]:
     seeds = record["seeds"]
     about = {
         "budget": run.budget
-        + (f"; also run under: {', '.join(run.others)}" if run.others else "")
         + ("" if run.as_today else "; with other settings than those of today"),
         "seeds": ", ".join(map(str, seeds)) if seeds else "nothing was random",
         "hardware": entry.hardware,

@@ -41,14 +41,7 @@ def tables(results: Results) -> str:
 
 
 def _run(experiment: Experiment, run: Run) -> str:
-    record = run.entry.record
-    seeds = len(record["seeds"])
-    lines = [
-        f"**{experiment.title}** (`results/{run.entry.file}`, `{record['command']}`;"
-        f" {seeds} {'seed' if seeds == 1 else 'seeds'}, {run.entry.hardware},"
-        f" {words.duration(record['seconds'])}). {experiment.question}",
-        "",
-    ]
+    lines = [f"**{experiment.title}** ({_source(run)}). {experiment.question}", ""]
     compared = [(claim, run.measured(claim)) for claim in experiment.claims]
     if any(metric is not None for _, metric in compared):
         lines += ["| the paper | its number | ours |", "|---|---|---|"]
@@ -58,11 +51,29 @@ def _run(experiment: Experiment, run: Run) -> str:
             for claim, metric in compared
         ]
         lines.append("")
-    lines += [
+    lines += _verdicts(run)
+    for other in run.others:
+        lines += ["", f"Also under the budget {other.budget} ({_source(other)}):", ""]
+        lines += _verdicts(other)
+    return "\n".join(lines) + "\n"
+
+
+def _source(run: Run) -> str:
+    """Return where the numbers of a run come from."""
+    record = run.entry.record
+    seeds = len(record["seeds"])
+    return (
+        f"`results/{run.entry.file}`, `{record['command']}`;"
+        f" {seeds} {'seed' if seeds == 1 else 'seeds'}, {run.entry.hardware},"
+        f" {words.duration(record['seconds'])}"
+    )
+
+
+def _verdicts(run: Run) -> list[str]:
+    return [
         f"- *{words.verdict(verdict)}*: {' '.join(verdict.text.split())}"
         for verdict in run.verdicts
     ]
-    return "\n".join(lines) + "\n"
 
 
 def _other(entry: Entry) -> str:

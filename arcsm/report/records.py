@@ -6,7 +6,7 @@ passed over: what is missing must be missing because it was not run.
 
 import os
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -42,14 +42,14 @@ class Entry:
 
 @dataclass(frozen=True)
 class Run:
-    """An experiment that was run: what is shown of it, and under which other budgets it was."""
+    """An experiment that was run: what is shown of it, and its runs under other budgets."""
 
     entry: Entry
     budget: str
     verdicts: Sequence[Verdict]
     figures: Mapping[str, bytes]
-    others: Sequence[str]
     as_today: bool  # whether its settings are still those of the experiment
+    others: Sequence["Run"] = ()
 
     def measured(self, claim: Claim) -> Metric | None:
         """Return the metric that a claim is to be compared with, if there is one."""
@@ -107,14 +107,16 @@ def _read(path: Path) -> Entry:
 
 
 def _run(directory: Path, experiment: Experiment, entries: Mapping[str, Entry]) -> Run | None:
-    found = {
-        budget: entries[f"{experiment.name}-{budget}.json"]
+    runs = [
+        _under(directory, experiment, budget, entries[f"{experiment.name}-{budget}.json"])
         for budget in SHOWN_BUDGETS
         if budget in experiment.budgets and f"{experiment.name}-{budget}.json" in entries
-    }
-    if not found:
-        return None
-    budget, entry = next(iter(found.items()))
+    ]
+    return replace(runs[0], others=runs[1:]) if runs else None
+
+
+def _under(directory: Path, experiment: Experiment, budget: str, entry: Entry) -> Run:
+    """Return what is shown of an experiment under one budget."""
     again = f"run it again with --fresh, or move {entry.file!r} out of the folder"
     settings = entry.record["settings"].get("experiment")
     if (
@@ -138,8 +140,7 @@ def _run(directory: Path, experiment: Experiment, entries: Mapping[str, Entry]) 
         name: _read_figure(store.directory / f"{name}.png", again)
         for name in entry.record["settings"].get("figures", ())
     }
-    others = [other for other in found if other != budget]
-    return Run(entry, budget, verdicts, figures, others, settings == store.settings)
+    return Run(entry, budget, verdicts, figures, settings == store.settings)
 
 
 def _read_figure(path: Path, again: str) -> bytes:

@@ -129,7 +129,10 @@ def test_the_level_of_h_is_one_of_the_paper_s_ladder_chosen_on_other_pairs(
         }
     settings = {**SMOKE, "goal": True, "levels": [0.08, 0.3, 0.6]}
     said = verdicts(settings, metrics(settings, {**raw, "squares.csm.0": changed}))
-    assert "-h at σ = 0.3, has mean AUROC 0.500" in said[1].text and said[1].holds is False
+    assert (
+        "-h at σ = 0.3, has mean AUROC 0.5000 beside squares" in said[1].text
+        and said[1].holds is False
+    )
 
 
 def test_pairs_that_are_missing_are_said_to_be(raw: dict[str, Any]) -> None:
