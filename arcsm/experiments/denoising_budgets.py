@@ -122,10 +122,9 @@ BUDGETS: dict[str, Settings] = {
                 "ours": {
                     "mean, four views": {"method": "mean"},
                     "single step, four views": {"method": "single-step", "views": list(VIEWS)},
-                    "16 particles": {"method": "particles", "particles": 16, "views": ["none"]},
-                    "16 particles, four views": {"method": "particles", "particles": 16},
+                    "8 particles": {"method": "particles", "particles": 8, "views": ["none"]},
                 },
-                "default": "16 particles, four views",
+                "default": "8 particles",
             }
         },
         "images": 50,

@@ -51,6 +51,7 @@ _COMMON: dict[str, Any] = {
     "particles": _PARTICLES,
     "score_learning_rate": {"ssm": 1e-3, "ssm-ar": 1e-3, "csm": 1e-3},
     "score_updates": 1,
+    "head_start": 200,
     "scores_before": False,
     "average": 0.0,
     "compile": False,

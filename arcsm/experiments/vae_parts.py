@@ -129,7 +129,7 @@ def make_stack(
         particles=settings["particles"].get(method, training["decoded"]),
         score_learning_rate=settings["score_learning_rate"].get(method, 2e-4),
         score_updates=settings["score_updates"],
-        head_start=settings.get("head_start", 200),
+        head_start=settings["head_start"],
         scores_before=settings["scores_before"],
         average=settings["average"],
         compile=settings["compile"],
