@@ -54,6 +54,7 @@ _COMMON: dict[str, Any] = {
     "head_start": 200,
     "scores_before": False,
     "average": 0.0,
+    "decay": 0.0,
     "compile": False,
     "tf32": False,
     "validation_images": 500,

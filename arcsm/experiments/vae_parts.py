@@ -132,6 +132,7 @@ def make_stack(
         head_start=settings["head_start"],
         scores_before=settings["scores_before"],
         average=settings["average"],
+        decay=settings["decay"],
         compile=settings["compile"],
         tf32=settings["tf32"],
         **training,

@@ -32,7 +32,7 @@ class Descent:
         masks = [stack.masks.get(name) for stack in stacks for name in stack.parameters]
         self._masked = [i for i, mask in enumerate(masks) if mask is not None]
         self._masks = [mask for mask in masks if mask is not None]
-        self._rate, self._betas, self._average = rate, betas, average
+        self._betas, self._average = betas, average
         # Of each stack, by the names of its weights; none where nothing is averaged.
         self.averages: list[dict[str, Tensor]] = []
         if average:
@@ -52,8 +52,19 @@ class Descent:
             "fused": fused,
             "foreach": not fused,
         }
+        # What is captured or compiled reads it anew each time.
+        self._rate: float | Tensor = rate
+        if self._how["capturable"]:
+            self._rate = torch.tensor(rate, device=self._values[0].device)
         if compile:
             self._move = compiled(self._move)  # type: ignore[method-assign]
+
+    def set_rate(self, rate: float) -> None:
+        """Set the learning rate of further steps."""
+        if isinstance(self._rate, Tensor):
+            self._rate.fill_(rate)
+        else:
+            self._rate = rate
 
     def step(self, gradients: Sequence[Tensor]) -> None:
         """Move the weights down their gradients."""

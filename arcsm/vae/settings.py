@@ -22,9 +22,10 @@ class VAESettings:
     The paper takes scores from the estimator after its step; with `scores_before` they are those of
     the pass that the step is computed from, one step older, for a pass less. With an `average` of
     0.999, say, weights of encoder and decoder are averaged over some thousand steps before they are
-    used: constant learning rates leave them restless. With `compile` the parts of a step are
-    compiled first, which takes up to a minute. With `tf32` products of matrices on a GPU round what
-    they multiply to 10 bits.
+    used: constant learning rates leave them restless. Over the last `decay` of the steps, a share,
+    the learning rate of encoder and decoder falls to 0, linearly. With `compile` the parts of a
+    step are compiled first, which takes up to a minute. With `tf32` products of matrices on a GPU
+    round what they multiply to 10 bits.
     """
 
     method: str = "csm"
@@ -39,6 +40,7 @@ class VAESettings:
     evaluate_every: int = 5000
     scores_before: bool = False
     average: float = 0.0
+    decay: float = 0.0
     capture: bool = True
     compile: bool = False
     tf32: bool = False
@@ -65,6 +67,17 @@ class VAESettings:
             raise InputError(
                 f"expected an average from 0 (none) to less than 1, got {self.average}; correct it"
             )
+        if not 0 <= self.decay <= 1:
+            raise InputError(
+                f"expected a decay from 0 (none) to 1 (all the time), got {self.decay}; correct it"
+            )
+
+    def rate_at(self, step: int) -> float:
+        """Return the learning rate of encoder and decoder for a step, of which 0 is the first."""
+        falling = self.decay * self.steps
+        if not falling:
+            return self.learning_rate
+        return self.learning_rate * min(1.0, (self.steps - step) / falling)
 
 
 @dataclass

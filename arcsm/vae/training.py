@@ -186,6 +186,8 @@ class VAEStack:
     def advance(self) -> None:
         """Take a step, or some on a GPU: as a graph, once that is captured."""
         self.whole = False
+        if self.settings.decay:
+            self._descent.set_rate(self.settings.rate_at(self.step))
         with matmul_precision("high" if self.settings.tf32 else None):
             self._replayed()
         self.step += self._at_once

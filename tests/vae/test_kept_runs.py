@@ -18,7 +18,7 @@ from arcsm.vae.state import load_run, save_run
 
 @pytest.mark.parametrize("method", ["elbo", "stein", "csm"])
 def test_an_interrupted_run_ends_with_the_same_bits(method: str, tmp_path: Path) -> None:
-    whole = stack_of(method, (0, 1), average=0.9)
+    whole = stack_of(method, (0, 1), average=0.9, decay=0.5)
     whole.train()
     path = tmp_path / "vae.safetensors"
 
@@ -30,8 +30,8 @@ def test_an_interrupted_run_ends_with_the_same_bits(method: str, tmp_path: Path)
         raise Stop
 
     with pytest.raises(Stop):
-        stack_of(method, (0, 1), average=0.9).train(progress=stop)
-    later = stack_of(method, (0, 1), average=0.9)
+        stack_of(method, (0, 1), average=0.9, decay=0.5).train(progress=stop)
+    later = stack_of(method, (0, 1), average=0.9, decay=0.5)
     later.train(folder=tmp_path)
     assert later.curve.loss == whole.curve.loss and later.step == 4
     for name, value in whole.state().items():

@@ -133,12 +133,19 @@ def test_what_is_compiled_for_one_stack_drives_out_no_other(
 
 
 @pytest.mark.parametrize("betas", [(0.0, 0.99), (0.9, 0.99)])
-def test_weights_move_as_by_adam(betas: tuple[float, float]) -> None:
+@pytest.mark.parametrize("compile", [False, True])
+def test_weights_move_as_by_adam(
+    betas: tuple[float, float], compile: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(torch, "compile", partial(torch.compile, backend="aot_eager"))
     layers = [nn.Linear(3, 2) for _ in range(2)]
     stack = ModuleStack(layers, "cpu")
-    descent = Descent((stack,), 0.01, betas, average=0.75)
+    descent = Descent((stack,), 0.01, betas, average=0.75, compile=compile)
     known = torch.optim.Adam([p for one in layers for p in one.parameters()], 0.01, betas)
-    for _ in range(5):
+    for step in range(5):
+        rate = 0.01 / (1 + step)
+        descent.set_rate(rate)
+        known.param_groups[0]["lr"] = rate
         gradients = [torch.randn_like(value) for value in stack.parameters.values()]
         for index, layer in enumerate(layers):
             for parameter, gradient in zip(layer.parameters(), gradients, strict=True):
@@ -196,6 +203,23 @@ def test_averages_of_the_weights_are_those_of_all_steps() -> None:
             torch.testing.assert_close(value.detach(), expected[index, name])
     moved = averaged.decoders.parameters
     assert all(torch.equal(moved[k], v) for k, v in plain.decoders.parameters.items())
+
+
+def test_the_learning_rate_falls_over_the_last_share_of_the_steps() -> None:
+    told = VAESettings(steps=100, decay=0.25, learning_rate=0.4)
+    assert [told.rate_at(step) for step in (0, 75, 80, 99)] == pytest.approx(
+        [0.4, 0.4, 0.32, 0.016]
+    )
+    assert VAESettings(steps=100, learning_rate=0.4).rate_at(99) == 0.4
+    # The first steps are those of a constant rate, and the last ones are not.
+    stacks = [stack_of("csm", steps=8, decay=decay) for decay in (0.0, 0.5)]
+    for step in range(8):
+        for stack in stacks:
+            stack.advance()
+        constant, falling = (
+            torch.cat([v.flatten() for v in s.decoders.parameters.values()]) for s in stacks
+        )
+        assert torch.equal(constant, falling) == (step <= 4)
 
 
 @pytest.mark.parametrize("method", list(ESTIMATORS))

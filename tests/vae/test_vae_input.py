@@ -73,6 +73,7 @@ def test_bad_settings_are_refused() -> None:
         ({"decoded": 9}, "at least 9 particles"),
         ({"learning_rate": 0.0}, "learning_rate to be a positive, finite number"),
         ({"average": 1.0}, "average from 0"),
+        ({"decay": 1.5}, "decay from 0"),
     ):
         with pytest.raises(InputError, match=words):
             VAESettings(**changes)  # type: ignore[arg-type]
