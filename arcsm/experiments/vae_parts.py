@@ -123,11 +123,12 @@ def make_stack(
     settings: Settings, pictures: Pictures, method: str, latent: int, device: str
 ) -> VAEStack:
     """Return the runs of a method, one for each seed, before their first step."""
-    training = settings["training"][pictures.data]
+    training = dict(settings["training"][pictures.data])
+    score_rates = training.pop("score_learning_rate")
     told = VAESettings(
         method=method,
         particles=settings["particles"].get(method, training["decoded"]),
-        score_learning_rate=settings["score_learning_rate"].get(method, 2e-4),
+        score_learning_rate=score_rates.get(method, 2e-4),
         score_updates=settings["score_updates"],
         head_start=settings["head_start"],
         scores_before=settings["scores_before"],
@@ -230,10 +231,8 @@ def measure_likelihood(
     logs = torch.cat([one.log_likelihood for one in found])
     return {
         "ais": -logs.mean().item(),
-        "ais_error": (logs.std() / math.sqrt(len(logs))).item() if len(logs) > 1 else 0.0,
         "ais_images": len(logs),
         "acceptance": torch.cat([one.acceptance for one in found]).mean().item(),
-        "effective": torch.cat([one.effective for one in found]).mean().item(),
         "stuck": int(torch.cat([one.stuck for one in found]).sum()),
         "gap": (upper.log_likelihood - lower.log_likelihood).mean().item(),
         "iwae": -torch.cat([one.iwae for one in bounds]).mean().item(),

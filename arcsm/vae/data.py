@@ -48,12 +48,17 @@ class ImageSource(ABC):
         return made.unflatten(0, (runs, batch))
 
     def check_networks(
-        self, encoder: Encoder, decoder: Decoder, autoregressive_for: str | None = None
+        self,
+        encoder: Encoder,
+        decoder: Decoder,
+        autoregressive_for: str | None = None,
+        trained_by: str = "latents_and_units",
     ) -> None:
         """Refuse networks that cannot take these images, by a few of them.
 
         Noise of a form other than the estimator of this name needs is refused, too, as far as
-        derivatives show it.
+        derivatives show it; and so are latents other than those that training asks for, by the
+        method of the encoder that is called `trained_by`.
         """
         # From a generator of its own: those of a run draw what they would have drawn.
         generator = torch.Generator(self.pixels.device).manual_seed(0)
@@ -76,6 +81,13 @@ class ImageSource(ABC):
                 f"expected an encoder with features of shape ({len(x)}, {count}) of images of shape"
                 f" {shape}, got features of shape {tuple(features.shape)}; build it for these"
                 " images, or flatten them"
+            )
+        trained = getattr(encoder, trained_by)(features, eps)[0]
+        if trained.shape != z.shape or not torch.allclose(trained, z, rtol=1e-3, atol=1e-4):
+            raise InputError(
+                f"expected latents of an encoder by {trained_by} that are those of latents, got"
+                f" others of a {type(encoder).__name__}: it would be judged by latents that it was"
+                " not trained for; override standard, or all of these methods"
             )
         if autoregressive_for is not None:
             check_noise(z, eps, autoregressive_for)

@@ -28,7 +28,7 @@ import inspect
 import math
 from abc import ABC, abstractmethod
 from collections.abc import Callable
-from numbers import Integral
+from numbers import Integral, Real
 from typing import Any
 
 import torch
@@ -44,6 +44,8 @@ Latents = Float[Tensor, "particles batch dims"]
 Condition = Float[Tensor, "batch condition"] | None
 Surrogate = Float[Tensor, ""]
 
+# Of the steps of Adam that fields take: the encoder moves, and what its scores were is soon past.
+SCORE_BETAS = (0.9, 0.99)
 # A loss of score matching that is above this, for each latent, is no accident of a batch: without
 # any scores it is 0, and what is learned makes it negative.
 _LARGEST_LOSS = 1e4
@@ -191,12 +193,12 @@ class SteinEntropy(EntropyEstimator):
 
     def __init__(self, sampler: nn.Module, *, ridge: float = 1e-3):
         super().__init__(sampler)
-        if not isinstance(ridge, float) or not SMALLEST_RIDGE <= ridge < math.inf:
+        if not _is_real(ridge) or not SMALLEST_RIDGE <= ridge < math.inf:
             raise InputError(
                 f"expected a ridge of at least {SMALLEST_RIDGE:g}, got {ridge!r}: the kernel may be"
                 " singular; 1e-3 is usual"
             )
-        self.ridge = ridge
+        self.ridge = float(ridge)
 
     def scores(self, z: Latents, x: Condition = None) -> Latents:
         """Return the scores at z; further axes may stand in front."""
@@ -211,12 +213,12 @@ class SpectralEntropy(EntropyEstimator):
 
     def __init__(self, sampler: nn.Module, *, share: float = 0.99):
         super().__init__(sampler)
-        if not isinstance(share, float) or not 0 < share < 1:
+        if not _is_real(share) or not 0 < share < 1:
             raise InputError(
                 f"expected a share above 0 and below 1, got {share!r}: the last eigenvectors are"
                 " noise; 0.99 is usual"
             )
-        self.share = share
+        self.share = float(share)
 
     def scores(self, z: Latents, x: Condition = None) -> Latents:
         """Return the scores at z; further axes may stand in front."""
@@ -246,6 +248,8 @@ class LearnedEntropy(EntropyEstimator):
         learning_rate: float = 2e-4,
     ):
         super().__init__(sampler)
+        # Without x there is nothing that units could be asked of: the field learns them.
+        self._conditional = condition_dims > 0
         self.follow(sampler)
         self.field = self.kind(
             self.dims,
@@ -261,9 +265,13 @@ class LearnedEntropy(EntropyEstimator):
     def follow(self, sampler: nn.Module) -> None:
         """Take the units of a sampler, the one it is for or a copy of that."""
         # In tuples, and so not as parts: the sampler's parameters are not the estimator's.
-        units = getattr(sampler, "units", None)
-        self._units: tuple[Callable[..., Any]] | None = (units,) if callable(units) else None
+        self._units: tuple[Callable[..., Any]] | None = None
         self._conditional_units: tuple[Callable[..., Any]] | None = None
+        if not self._conditional:
+            return
+        units = getattr(sampler, "units", None)
+        if callable(units):
+            self._units = (units,)
         conditional = getattr(sampler, "conditional_units", None)
         if self.needs_autoregressive_noise and callable(conditional):
             self._conditional_units = (conditional,)
@@ -303,7 +311,9 @@ class LearnedEntropy(EntropyEstimator):
         """Take a step of Adam on draws; return the loss before it."""
         self.check(z, x)
         if self._optimizer is None:  # at the first step: the module may have been moved before
-            self._optimizer = torch.optim.Adam(self.parameters(), lr=self.learning_rate)
+            self._optimizer = torch.optim.Adam(
+                self.parameters(), lr=self.learning_rate, betas=SCORE_BETAS
+            )
         # Drawn by all: methods that are compared from one seed then are given the same draws.
         noise = torch.randn_like(z)
         direction = noise if self.sliced else None
@@ -325,6 +335,7 @@ class LearnedEntropy(EntropyEstimator):
     def _units_of(self, z: Latents, x: Condition) -> tuple[Tensor, Tensor] | None:
         if not self._knows_units:
             return None
+        self.field.check_condition(x)
         if self._conditional_units is not None:
             mean, log_scale = self._conditional_units[0](_needed(x), z)
         else:
@@ -407,9 +418,12 @@ def make_estimator(
     return kind(sampler, **options)
 
 
+def _is_real(value: object) -> bool:
+    return isinstance(value, Real) and not isinstance(value, bool)
+
+
 def _check_rate(rate: object) -> None:
-    number = isinstance(rate, (int, float)) and not isinstance(rate, bool)
-    if not number or not 0 <= rate < math.inf:  # type: ignore[operator]
+    if not _is_real(rate) or not 0 <= rate < math.inf:  # type: ignore[operator]
         raise InputError(f"expected a learning rate of 0 or more, got {rate!r}; correct it")
 
 

@@ -95,21 +95,26 @@ class ScoreField(nn.Module, ABC):
 
     def hidden(self, x: Float[Tensor, "batch condition"] | None) -> Hidden:
         """Return the features of x that the field works with."""
+        self.check_condition(x)
+        if self.embed is None:
+            assert self.constant is not None
+            return F.silu(self.constant)
+        return F.silu(self.embed(x))
+
+    def check_condition(self, x: Float[Tensor, "batch condition"] | None) -> None:
+        """Refuse an x of another size than the field was built for, or none where it needs one."""
         if self.embed is None:
             if x is not None:
                 raise InputError(
                     "expected no x for a field without condition_dims, got some; build the"
                     " estimator with condition_dims"
                 )
-            assert self.constant is not None
-            return F.silu(self.constant)
-        if x is None or x.shape[-1] != self.condition_dims:
+        elif x is None or x.shape[-1] != self.condition_dims:
             got = "none" if x is None else f"shape {tuple(x.shape)}"
             raise InputError(
                 f"expected x of shape (batch, {self.condition_dims}), got {got}; pass what the"
                 " encoder sees"
             )
-        return F.silu(self.embed(x))
 
     def units(self, hidden: Hidden, given: Units | None) -> Units:
         """Return μ and log σ; those that are learned within e^±8."""

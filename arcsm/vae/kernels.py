@@ -6,6 +6,8 @@ G = −(K + ηI)⁻¹ S; the estimator of Shi, Sun and Zhu (2018), at the draws,
 leading eigenvectors of K alone, G = −U_J Λ_J⁻¹ U_Jᵀ S. All posteriors of a batch are done at once.
 """
 
+import math
+
 import torch
 from jaxtyping import Float
 from torch import Tensor
@@ -27,10 +29,12 @@ def stein_scores(z: Draws, ridge: float) -> Draws:
     with matmul_precision("highest"):
         kernel, pushes = _kernel_and_pushes(exact)
         kernel.diagonal(dim1=-2, dim2=-1).add_(ridge)
-        # Without a look at success, which would wait for the device: a ridge makes it certain.
-        factor, _ = torch.linalg.cholesky_ex(kernel)
+        # Without a look at success, which would wait for the device. With a ridge it fails only in
+        # single precision, among draws thousands of times as far apart as others: no numbers then.
+        factor, failed = torch.linalg.cholesky_ex(kernel)
         half = torch.linalg.solve_triangular(factor, pushes, upper=False)
-        return -torch.linalg.solve_triangular(factor.mT, half, upper=True).to(z.dtype)
+        scores = -torch.linalg.solve_triangular(factor.mT, half, upper=True).to(z.dtype)
+        return torch.where(failed[..., None, None] > 0, math.nan, scores)
 
 
 def spectral_scores(z: Draws, share: float) -> Draws:

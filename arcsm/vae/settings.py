@@ -3,6 +3,7 @@
 import operator
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from numbers import Real
 
 from arcsm.checks import check_positive, check_whole
 from arcsm.errors import InputError
@@ -17,7 +18,8 @@ class VAESettings:
 
     `particles` is how many latents of each image the entropy is estimated from, and
     `decoded` on how many of them the decoder is evaluated. `score_updates` counts the steps of
-    the score estimator for each step of the autoencoder, and `head_start` those that it takes
+    the score estimator for each step of the autoencoder, at the `score_learning_rate` (which is not
+    that of an estimator by itself), and `head_start` those that it takes
     before the first one: scores that know nothing of q would drive latents out of their place.
     The paper takes scores from the estimator after its step; with `scores_before` they are those of
     the pass that the step is computed from, one step older, for a pass less. With an `average` of
@@ -63,6 +65,15 @@ class VAESettings:
                 f"expected at least {max(least, self.decoded)} particles for {self.method} with"
                 f" {self.decoded} decoded, got {self.particles}; take more"
             )
+        for name in ("average", "decay"):
+            value = getattr(self, name)
+            if isinstance(value, bool) or not isinstance(value, Real):
+                raise InputError(f"expected a number as {name}, got {value!r}; 0 is none")
+        for name in ("scores_before", "capture", "compile", "tf32"):
+            if not isinstance(getattr(self, name), bool):
+                raise InputError(
+                    f"expected True or False as {name}, got {getattr(self, name)!r}; correct it"
+                )
         if not 0 <= self.average < 1:
             raise InputError(
                 f"expected an average from 0 (none) to less than 1, got {self.average}; correct it"
@@ -77,7 +88,7 @@ class VAESettings:
         falling = self.decay * self.steps
         if not falling:
             return self.learning_rate
-        return self.learning_rate * min(1.0, (self.steps - step) / falling)
+        return self.learning_rate * min(1.0, max(0, self.steps - step) / falling)
 
 
 @dataclass
@@ -111,11 +122,18 @@ def checked_seeds(seeds: Sequence[int]) -> tuple[int, ...]:
 def check_parts(
     encoder: Encoder, decoder: Decoder, estimator: EntropyEstimator, settings: VAESettings
 ) -> None:
-    """Refuse an estimator of another method, and parts with unlike numbers of latents."""
-    kind = ESTIMATORS[settings.method]
-    if type(estimator) is not kind:
+    """Refuse what is no encoder or decoder, another estimator, and unlike numbers of latents."""
+    for name, part, kind in (("encoder", encoder, Encoder), ("decoder", decoder, Decoder)):
+        if not isinstance(part, kind):
+            raise InputError(
+                f"expected an {name} that is derived from arcsm.vae.{kind.__name__}, got a"
+                f" {type(part).__name__}; derive it, or train it by entropy_surrogate in a loop of"
+                " your own"
+            )
+    wanted = ESTIMATORS[settings.method]
+    if type(estimator) is not wanted:
         raise InputError(
-            f"expected the estimator of {settings.method}, a {kind.__name__}, got a"
+            f"expected the estimator of {settings.method}, a {wanted.__name__}, got a"
             f" {type(estimator).__name__}; let make() return it, or change the method"
         )
     if not encoder.dims == decoder.dims == estimator.dims:

@@ -37,6 +37,7 @@ from arcsm.vae.descent import Descent
 from arcsm.vae.encoders import Encoder, normal_entropy
 from arcsm.vae.estimators import (
     ESTIMATORS,
+    SCORE_BETAS,
     EntropyEstimator,
     LearnedEntropy,
     centred,
@@ -52,7 +53,7 @@ from arcsm.vae.state import Kept
 _UNCAPTURED = ("spectral",)
 # Steps that are captured as one graph.
 _AT_ONCE = 10
-# What is compiled: the backward passes of the first four are compiled with them.
+# What is compiled: the backward passes of the first three are compiled with them.
 _COMPILED = ("_encode", "_log_joint", "_score_losses", "_scores", "_pull", "_note")
 
 
@@ -110,12 +111,13 @@ class VAEStack:
         if self.fields is not None:
             rate = settings.score_learning_rate
             self._score_descent = Descent(
-                (self.fields,), rate, (0.9, 0.99), compile=settings.compile
+                (self.fields,), rate, SCORE_BETAS, compile=settings.compile
             )
         needs = self._estimator.needs_autoregressive_noise
         # Conditional scores are in units of z_d given z_<d.
         self._latents_and_units = f"latents_and_{'conditional_' if needs else ''}units"
-        self.source.check_networks(*self.run(0), self._estimator.name if needs else None)
+        name = self._estimator.name if needs else None
+        self.source.check_networks(*self.run(0), name, self._latents_and_units)
         runs = len(self.seeds)
         self.step, self.seconds, self.curve = 0, 0.0, Curve()
         # Whether this is the state after a step, and not amid one or its record.
@@ -166,8 +168,9 @@ class VAEStack:
             if kept.resumed and progress is not None and self.step in self.curve.step:
                 progress(self)
             if self.step == 0 and self.fields is not None:
-                for _ in range(self.settings.head_start):
-                    self._learn_from_fresh_latents(self._draw(1)[0])
+                with self._precision():
+                    for _ in range(self.settings.head_start):
+                        self._learn_from_fresh_latents(self._draw(1)[0])
                 self._forget()
             while self.step < last:
                 with kept.undivided():
@@ -177,10 +180,9 @@ class VAEStack:
                         self.whole = False
                         self._record(kept.seconds)
                         self.whole = True
-                if due:
-                    if progress is not None:
-                        progress(self)
-                    kept.save_if_late()
+                if due and progress is not None:
+                    progress(self)
+                kept.save_if_late()
         return self.curve
 
     def advance(self) -> None:
@@ -188,10 +190,13 @@ class VAEStack:
         self.whole = False
         if self.settings.decay:
             self._descent.set_rate(self.settings.rate_at(self.step))
-        with matmul_precision("high" if self.settings.tf32 else None):
+        with self._precision():
             self._replayed()
         self.step += self._at_once
         self.whole = True
+
+    def _precision(self) -> AbstractContextManager[Any]:
+        return matmul_precision("high" if self.settings.tf32 else None)
 
     def _renew_generator(self) -> None:
         self.generator = torch.Generator(self.device).manual_seed(self._seed + self.step)
@@ -384,6 +389,7 @@ class VAEStack:
         found = self.fields.member(index)
         assert isinstance(found, LearnedEntropy)
         found.follow(encoder)
+        found.set_learning_rate(self.settings.score_learning_rate)
         return found
 
     def state(self) -> dict[str, Tensor]:

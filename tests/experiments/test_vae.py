@@ -95,7 +95,9 @@ def test_pieces_and_methods_are_those_of_the_paper() -> None:
         assert set(budget["methods"]) == set(METHODS)
     paper = BUDGETS["paper"]
     assert paper["training"]["mnist"]["steps"] == 100_000
-    assert paper["score_learning_rate"]["csm"] == 2e-4
+    rates = {data: paper["training"][data]["score_learning_rate"] for data in ("mnist", "celeba")}
+    assert rates["mnist"] == {"ssm": 1e-3, "ssm-ar": 1e-3, "csm": 2e-4}
+    assert rates["celeba"] == {"ssm": 1e-4, "ssm-ar": 1e-4, "csm": 2e-4}
 
 
 def test_methods_share_their_decoder_and_have_their_encoders() -> None:

@@ -149,6 +149,15 @@ def test_a_single_latent_that_looks_ahead_is_found(dtype: torch.dtype) -> None:
         check_noise(torch.stack([first + ahead * second, second], -1), eps)
 
 
+def test_a_narrow_latent_must_not_look_ahead_either() -> None:
+    eps = torch.randn(3, 4, 2, requires_grad=True)
+    z = torch.stack([1e-3 * eps[..., 0] + 1e-5 * eps[..., 1], 1e2 * eps[..., 1]], -1)
+    with pytest.raises(InputError, match="of z_1 by ε_2"):
+        check_noise(z, eps)
+    z = torch.stack([1e-3 * eps[..., 0], 1e2 * eps[..., 1] + 3 * eps[..., 0]], -1)
+    check_noise(z, eps)
+
+
 def test_noise_that_cannot_be_checked_is_refused() -> None:
     eps = torch.randn(3, 2, 2, requires_grad=True)
     with pytest.raises(InputError, match="requires_grad_"):

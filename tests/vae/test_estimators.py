@@ -124,6 +124,33 @@ def test_kernels_are_as_wide_as_the_median_distance() -> None:
     torch.testing.assert_close(solved, -pushes)
 
 
+def test_steins_equations_that_are_not_solved_have_no_scores(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    whole = torch.linalg.cholesky_ex
+
+    def second_fails(matrix: Tensor) -> tuple[Tensor, Tensor]:
+        factor, failed = whole(matrix)
+        return factor, failed.index_fill(0, torch.tensor([1]), 3)
+
+    z = torch.randn(3, 6, 2)
+    expected = stein_scores(z, 0.1)
+    monkeypatch.setattr(torch.linalg, "cholesky_ex", second_fails)
+    found = stein_scores(z, 0.1)
+    assert bool(found[1].isnan().all())
+    assert torch.equal(found[[0, 2]], expected[[0, 2]])
+
+
+@pytest.mark.parametrize("method", ["csm", "ssm-ar", "ssm"])
+def test_without_x_fields_learn_units_whatever_a_sampler_says(method: str) -> None:
+    sampler = WarpedSampler(2)
+    sampler.units = nn.Linear(2, 2)  # which is nothing of the kind
+    estimator = make_estimator(method, sampler, width=8)
+    z = sampler(torch.randn(16, 1, 2))
+    assert estimator.update(z) is not None
+    assert math.isfinite(estimator.entropy_surrogate(z).item())
+
+
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="no CUDA device")
 @pytest.mark.parametrize("draws", [2, 5, 32, 100, 128, 130])
 @pytest.mark.parametrize("dims", [1, 8, 32])

@@ -90,7 +90,7 @@ def test_half_a_step_is_never_saved(tmp_path: Path) -> None:
         stack.train(folder=tmp_path, save_seconds=-1)
     later = stack_of("csm", average=0.9)
     load_run(later, tmp_path / "vae.safetensors")
-    assert later.step == 2
+    assert later.step == 3  # the last one that was whole
 
 
 @pytest.mark.parametrize("within", ["_learn_from_fresh_latents", "_forget"])
@@ -129,3 +129,17 @@ def test_a_foreign_run_is_refused(tmp_path: Path) -> None:
         load_run(stack_of("csm", (1,)), path)
     with pytest.raises(CheckpointError, match="weights of these networks"):
         load_run(stack_of("csm", dims=3), path)
+
+
+def test_states_are_kept_between_records(tmp_path: Path) -> None:
+    stack = stack_of("csm", steps=40, evaluate_every=40)
+    seen: list[bool] = []
+    advance = stack.advance
+
+    def look() -> None:
+        seen.append((tmp_path / "vae.safetensors").exists())
+        advance()
+
+    stack.advance = look  # type: ignore[method-assign]
+    stack.train(folder=tmp_path, save_seconds=0.0)
+    assert not seen[0] and all(seen[2:])

@@ -170,6 +170,12 @@ def test_proposals_have_the_moments_of_the_draws() -> None:
     torch.testing.assert_close(
         covariance, torch.diag_embed(torch.exp(2 * log_scale)), atol=0.06, rtol=0
     )
+    generators = (torch.Generator().manual_seed(0) for _ in range(2))
+    narrow, wide = (
+        normal_proposal(encoder, x, widen=widen, generator=generator)
+        for widen, generator in zip((1.0, 1.5), generators, strict=True)
+    )
+    torch.testing.assert_close(wide.root, 1.5 * narrow.root)
 
 
 def test_normal_densities_are_those_of_torch() -> None:

@@ -1,7 +1,9 @@
 """What does not fit, or runs away: refused or halted, and named."""
 
 import math
+from collections.abc import Callable
 from functools import partial
+from typing import Any
 
 import numpy as np
 import pytest
@@ -18,6 +20,7 @@ from arcsm.vae import (
     Encoder,
     EntropyEstimator,
     FreeEncoder,
+    GaussianEncoder,
     ImplicitEncoder,
     ScaledImages,
     VAESettings,
@@ -74,6 +77,9 @@ def test_bad_settings_are_refused() -> None:
         ({"learning_rate": 0.0}, "learning_rate to be a positive, finite number"),
         ({"average": 1.0}, "average from 0"),
         ({"decay": 1.5}, "decay from 0"),
+        ({"decay": "x"}, "a number as decay"),
+        ({"average": None}, "a number as average"),
+        ({"scores_before": "no"}, "True or False as scores_before"),
     ):
         with pytest.raises(InputError, match=words):
             VAESettings(**changes)  # type: ignore[arg-type]
@@ -165,3 +171,47 @@ def test_scores_that_run_away_halt_the_run_before_they_leave_the_numbers(method:
     stack = stack_of(method, score_learning_rate=10.0, steps=100, evaluate_every=50, batch=32)
     with pytest.raises(NonFiniteLossError, match=r"score estimator of .* diverged at its step"):
         stack.train()
+
+
+class Shifted(GaussianEncoder):
+    """An encoder whose latents are changed, but not those that it is trained by."""
+
+    def latents(self, features: torch.Tensor, eps: torch.Tensor) -> torch.Tensor:
+        return super().latents(features, eps) + 1
+
+
+class Alone(torch.nn.Module):
+    """What may be an encoder elsewhere."""
+
+    dims, feature_dims = 2, PIXELS
+
+
+@pytest.mark.parametrize(
+    ("kind", "words"),
+    [
+        (partial(Shifted, 2, PIXELS), "latents_and_units that are those of latents"),
+        (Alone, r"derived from arcsm\.vae\.Encoder, got a Alone"),
+    ],
+)
+def test_encoders_that_would_be_judged_by_other_latents_are_refused(
+    kind: Callable[[], Any], words: str
+) -> None:
+    def parts() -> tuple[Encoder, Decoder, EntropyEstimator]:
+        encoder = kind()
+        return encoder, BernoulliDecoder(2, PIXELS), make_estimator("stein", encoder)
+
+    with pytest.raises(InputError, match=words):
+        VAEStack(parts, halves(), VAESettings(method="stein"), seeds=(0,))
+
+
+def test_the_rate_of_an_estimator_is_that_of_the_settings_and_x_is_checked_first() -> None:
+    stack = stack_of("csm", score_learning_rate=0.0125)
+    encoder, _ = stack.run(0)
+    estimator = stack.estimator(0, encoder)
+    assert estimator.learning_rate == 0.0125
+    z = torch.randn(4, 3, 2)
+    with pytest.raises(InputError, match=rf"x of shape \(batch, {PIXELS}\), got shape \(3, 5\)"):
+        estimator.update(z, torch.randn(3, 5))
+    with pytest.raises(InputError, match="a ridge of at least"):
+        make_estimator("stein", encoder, ridge=True)
+    assert make_estimator("stein", encoder, ridge=np.float32(1e-3)).ridge == pytest.approx(1e-3)
