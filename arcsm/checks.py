@@ -22,10 +22,14 @@ def check_seed(seed: object) -> int:
     return int(seed)
 
 
+def is_real(value: object) -> bool:
+    """Say whether a value is a number, one of Python or of NumPy, and no truth value."""
+    return isinstance(value, Real) and not isinstance(value, bool)
+
+
 def check_positive(value: float, name: str) -> None:
     """Refuse what is no positive, finite number."""
-    number = not isinstance(value, bool) and isinstance(value, Real)
-    if not (number and 0 < value < math.inf):
+    if not (is_real(value) and 0 < value < math.inf):
         raise InputError(
             f"expected {name} to be a positive, finite number, got {value!r}; correct it"
         )

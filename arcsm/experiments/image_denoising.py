@@ -26,6 +26,7 @@ from arcsm.experiments.experiment import Claim, Experiment, Piece, Place, Raw, S
 from arcsm.experiments.image_figures import grid_figure, points_figure
 from arcsm.experiments.image_models import trained_model
 from arcsm.experiments.image_parts import (
+    DATA,
     forget_former_work,
     from_png,
     load_data,
@@ -49,7 +50,6 @@ from arcsm.tasks.images import (
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
-DATA = {"cifar10": "CIFAR-10", "mnist": "MNIST"}
 NOISY = "noisy image"
 _SHOWN = 8
 _LEAST_SIDE_OF_SSIM = 11

@@ -34,6 +34,13 @@ from arcsm.metrics import (
 # The weights of the network of FID, if they are not to come from a package.
 WEIGHTS_VARIABLE = "ARCSM_FID_WEIGHTS"
 STAND_IN = "stand-in"
+# What the sets are called in titles and verdicts.
+DATA = {
+    "mnist": "MNIST",
+    "cifar10": "CIFAR-10",
+    "celeba": "CelebA",
+    "celeba32": "CelebA 32×32",
+}
 
 Features = Callable[..., Tensor]
 

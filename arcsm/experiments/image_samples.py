@@ -30,6 +30,7 @@ from arcsm.experiments.image_budgets import BUDGETS, ENDLESS
 from arcsm.experiments.image_figures import grid_figure, points_figure
 from arcsm.experiments.image_models import keep_model, warm_up
 from arcsm.experiments.image_parts import (
+    DATA,
     Features,
     distances,
     forget_former_work,
@@ -53,7 +54,6 @@ if TYPE_CHECKING:
 
 METHODS = {"likelihood": "maximum likelihood", "csm": "CSM"}
 NETWORKS = {"made": "MADE", "pixelcnn": "PixelCNN++"}
-DATA = {"mnist": "MNIST", "cifar10": "CIFAR-10", "celeba32": "CelebA 32×32"}
 # A time of training that is longer by this share is as good as equal.
 _EQUAL_TIMES = 0.02
 # A grid has so many columns.

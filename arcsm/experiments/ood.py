@@ -26,6 +26,7 @@ from arcsm.experiments.experiment import Claim, Experiment, Piece, Place, Raw, S
 from arcsm.experiments.image_figures import grid_figure
 from arcsm.experiments.image_models import trained_model
 from arcsm.experiments.image_parts import (
+    DATA,
     forget_former_work,
     from_png,
     load_data,
@@ -48,7 +49,6 @@ from arcsm.threads import limited_threads
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
-DATA = {"cifar10": "CIFAR-10", "mnist": "MNIST"}
 METHODS = {"likelihood": "maximum likelihood", "csm": "CSM"}
 NAMES = {
     "svhn": "SVHN",

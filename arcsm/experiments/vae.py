@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Any
 from arcsm.experiments.experiment import Claim, Experiment, Piece, Place, Raw, Settings, Verdict
 from arcsm.experiments.image_figures import grid_figure
 from arcsm.experiments.image_parts import (
+    DATA,
     distances,
     forget_former_work,
     from_png,
@@ -41,7 +42,6 @@ from arcsm.results import Metric
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
-DATA = {"mnist": "MNIST", "celeba": "CelebA"}
 PAPER: dict[tuple[str, int], dict[str, float]] = {
     ("mnist", 8): dict(zip(METHODS, (96.74, 96.90, 96.85, 95.61, 95.85, 95.02), strict=True)),
     ("mnist", 16): dict(zip(METHODS, (91.82, 88.86, 88.76, 88.44, 88.98, 88.42), strict=True)),

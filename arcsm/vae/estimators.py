@@ -28,13 +28,14 @@ import inspect
 import math
 from abc import ABC, abstractmethod
 from collections.abc import Callable
-from numbers import Integral, Real
+from numbers import Integral
 from typing import Any
 
 import torch
 from jaxtyping import Float
 from torch import Tensor, nn
 
+from arcsm.checks import is_real
 from arcsm.errors import InputError, NonFiniteLossError
 from arcsm.vae.encoders import GaussianEncoder, normal_entropy
 from arcsm.vae.fields import AutoregressiveField, JointField
@@ -193,7 +194,7 @@ class SteinEntropy(EntropyEstimator):
 
     def __init__(self, sampler: nn.Module, *, ridge: float = 1e-3):
         super().__init__(sampler)
-        if not _is_real(ridge) or not SMALLEST_RIDGE <= ridge < math.inf:
+        if not is_real(ridge) or not SMALLEST_RIDGE <= ridge < math.inf:
             raise InputError(
                 f"expected a ridge of at least {SMALLEST_RIDGE:g}, got {ridge!r}: the kernel may be"
                 " singular; 1e-3 is usual"
@@ -213,7 +214,7 @@ class SpectralEntropy(EntropyEstimator):
 
     def __init__(self, sampler: nn.Module, *, share: float = 0.99):
         super().__init__(sampler)
-        if not _is_real(share) or not 0 < share < 1:
+        if not is_real(share) or not 0 < share < 1:
             raise InputError(
                 f"expected a share above 0 and below 1, got {share!r}: the last eigenvectors are"
                 " noise; 0.99 is usual"
@@ -418,12 +419,8 @@ def make_estimator(
     return kind(sampler, **options)
 
 
-def _is_real(value: object) -> bool:
-    return isinstance(value, Real) and not isinstance(value, bool)
-
-
 def _check_rate(rate: object) -> None:
-    if not _is_real(rate) or not 0 <= rate < math.inf:  # type: ignore[operator]
+    if not is_real(rate) or not 0 <= rate < math.inf:  # type: ignore[operator]
         raise InputError(f"expected a learning rate of 0 or more, got {rate!r}; correct it")
 
 

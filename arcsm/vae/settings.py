@@ -3,9 +3,8 @@
 import operator
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from numbers import Real
 
-from arcsm.checks import check_positive, check_whole
+from arcsm.checks import check_positive, check_whole, is_real
 from arcsm.errors import InputError
 from arcsm.vae.decoders import Decoder
 from arcsm.vae.encoders import Encoder
@@ -16,18 +15,17 @@ from arcsm.vae.estimators import ESTIMATORS, EntropyEstimator
 class VAESettings:
     """How VAEs are trained; the values are those of the paper's set-up for MNIST.
 
-    `particles` is how many latents of each image the entropy is estimated from, and
-    `decoded` on how many of them the decoder is evaluated. `score_updates` counts the steps of
-    the score estimator for each step of the autoencoder, at the `score_learning_rate` (which is not
-    that of an estimator by itself), and `head_start` those that it takes
-    before the first one: scores that know nothing of q would drive latents out of their place.
-    The paper takes scores from the estimator after its step; with `scores_before` they are those of
-    the pass that the step is computed from, one step older, for a pass less. With an `average` of
-    0.999, say, weights of encoder and decoder are averaged over some thousand steps before they are
-    used: constant learning rates leave them restless. Over the last `decay` of the steps, a share,
-    the learning rate of encoder and decoder falls to 0, linearly. With `compile` the parts of a
-    step are compiled first, which takes up to a minute. With `tf32` products of matrices on a GPU
-    round what they multiply to 10 bits.
+    `particles` is how many latents of each image the entropy is estimated from, and `decoded` on
+    how many of them the decoder is evaluated. `score_updates` counts the steps of the score
+    estimator for each step of the autoencoder, at the `score_learning_rate`, whatever rate it has
+    by itself, and `head_start` those that it takes before the first one: scores that know nothing
+    of q would drive latents out of their place. The paper takes scores from the estimator after its
+    step; with `scores_before` they are those of the pass that the step is computed from, one step
+    older, for a pass less. With an `average` of 0.999, say, weights of encoder and decoder are
+    averaged over some thousand steps before they are used: constant learning rates leave them
+    restless. Over the last `decay` of the steps, a share, the learning rate of encoder and decoder
+    falls to 0, linearly. With `compile` the parts of a step are compiled first, which takes up to a
+    minute. With `tf32` products of matrices on a GPU round what they multiply to 10 bits.
     """
 
     method: str = "csm"
@@ -67,7 +65,7 @@ class VAESettings:
             )
         for name in ("average", "decay"):
             value = getattr(self, name)
-            if isinstance(value, bool) or not isinstance(value, Real):
+            if not is_real(value):
                 raise InputError(f"expected a number as {name}, got {value!r}; 0 is none")
         for name in ("scores_before", "capture", "compile", "tf32"):
             if not isinstance(getattr(self, name), bool):
@@ -126,7 +124,7 @@ def check_parts(
     for name, part, kind in (("encoder", encoder, Encoder), ("decoder", decoder, Decoder)):
         if not isinstance(part, kind):
             raise InputError(
-                f"expected an {name} that is derived from arcsm.vae.{kind.__name__}, got a"
+                f"expected as {name} a module derived from arcsm.vae.{kind.__name__}, got a"
                 f" {type(part).__name__}; derive it, or train it by entropy_surrogate in a loop of"
                 " your own"
             )

@@ -46,8 +46,7 @@ class Kept:
         interrupted = kind is not None and issubclass(kind, KeyboardInterrupt)
         # Before the first step there may be half of a head start: that is taken again.
         if interrupted and self._path is not None and stack.whole and stack.step > 0:
-            stack.seconds = self.seconds
-            save_run(stack, self._path)
+            self._save(self._path)
 
     @property
     def seconds(self) -> float:
@@ -62,8 +61,12 @@ class Kept:
         """Save at the last step, or if it is some time since that was done."""
         late = time.monotonic() - self._saved > self._save_seconds
         if self._path is not None and (late or self._stack.step == self._stack.settings.steps):
-            save_run(self._stack, self._path)
+            self._save(self._path)
             self._saved = time.monotonic()
+
+    def _save(self, path: Path) -> None:
+        self._stack.seconds = self.seconds
+        save_run(self._stack, path)
 
 
 def save_run(stack: "VAEStack", path: str | os.PathLike[str]) -> None:

@@ -143,3 +143,25 @@ def test_states_are_kept_between_records(tmp_path: Path) -> None:
     stack.advance = look  # type: ignore[method-assign]
     stack.train(folder=tmp_path, save_seconds=0.0)
     assert not seen[0] and all(seen[2:])
+
+
+def test_a_state_between_records_knows_its_time(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    stack = stack_of("csm", steps=8, evaluate_every=8, head_start=0)
+    clock = [0.0]
+    monkeypatch.setattr("arcsm.vae.state.time.monotonic", lambda: clock[0])
+    advance = stack.advance
+
+    def slowly() -> None:
+        if stack.step == 5:
+            raise RuntimeError("killed")
+        advance()
+        clock[0] += 3
+
+    stack.advance = slowly  # type: ignore[method-assign]
+    with pytest.raises(RuntimeError, match="killed"):
+        stack.train(folder=tmp_path, save_seconds=0.0)
+    later = stack_of("csm", steps=8, evaluate_every=8, head_start=0)
+    load_run(later, tmp_path / "vae.safetensors")
+    assert (later.step, later.seconds, later.curve.step) == (5, 15.0, [])

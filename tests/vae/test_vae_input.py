@@ -190,7 +190,7 @@ class Alone(torch.nn.Module):
     ("kind", "words"),
     [
         (partial(Shifted, 2, PIXELS), "latents_and_units that are those of latents"),
-        (Alone, r"derived from arcsm\.vae\.Encoder, got a Alone"),
+        (Alone, r"as encoder a module derived from arcsm\.vae\.Encoder, got a Alone"),
     ],
 )
 def test_encoders_that_would_be_judged_by_other_latents_are_refused(

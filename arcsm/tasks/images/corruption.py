@@ -17,6 +17,7 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
+from arcsm.checks import is_real
 from arcsm.errors import InputError
 from arcsm.images.cells import HIGHEST
 from arcsm.images.settings import PAPER_RANGE
@@ -182,19 +183,15 @@ def _check_levels(pixels: np.ndarray) -> None:
 
 
 def _check_share(share: float) -> None:
-    if not _is_number(share) or not 0 < share < 1:
+    if not is_real(share) or not 0 < share < 1:
         raise InputError(
             f"expected a share of spoiled scalars above 0 and below 1, got {share!r}; 0.1 for 10 %"
         )
 
 
 def _check_sigma(sigma: float) -> None:
-    if not _is_number(sigma) or not _LEAST_SIGMA <= sigma <= _LARGEST_SIGMA:
+    if not is_real(sigma) or not _LEAST_SIGMA <= sigma <= _LARGEST_SIGMA:
         raise InputError(
             f"expected sigma from {_LEAST_SIGMA:g} to {_LARGEST_SIGMA:g}, for pixels from -1 to 1,"
             f" got {sigma!r}; 0.6 is strong noise"
         )
-
-
-def _is_number(value: object) -> bool:
-    return isinstance(value, (int, float, np.integer, np.floating)) and not isinstance(value, bool)
