@@ -189,6 +189,21 @@ def test_scores_before_the_update_are_those_of_the_pass_itself() -> None:
     torch.testing.assert_close(scores, stack._scores(drawn))
 
 
+def test_fields_learn_in_a_stack_as_by_themselves() -> None:
+    stack = stack_of("csm", score_learning_rate=0.02)
+    encoder, _ = stack.run(0)
+    estimator = stack.estimator(0, encoder)
+    x, eps = torch.rand(1, 8, PIXELS).round(), torch.randn(1, 4, 8, 2)
+    drawn = stack._encode(x, eps)[0]
+    drawn = drawn._replace(z=drawn.z.detach())
+    for _ in range(4):  # the second moments of Adam differ from the second step on
+        stack._learn(stack._score_losses(drawn, None)[0])
+        estimator.update(drawn.z[0], x[0])
+    for name, value in stack.estimator(0).named_parameters():
+        expected = estimator.get_parameter(name)
+        torch.testing.assert_close(value, expected, rtol=1e-4, atol=1e-5, msg=name)
+
+
 def test_runs_are_repeatable_and_differ_by_seed() -> None:
     one, again = (stack_of("csm", (3, 4)) for _ in range(2))
     assert one.train().loss == again.train().loss
