@@ -1,4 +1,4 @@
-"""Numbers that are asked for, and what is refused in their place."""
+"""Numbers and truth values that are asked for, and what is refused in their place."""
 
 import math
 from numbers import Integral, Real
@@ -33,3 +33,9 @@ def check_positive(value: float, name: str) -> None:
         raise InputError(
             f"expected {name} to be a positive, finite number, got {value!r}; correct it"
         )
+
+
+def check_flag(value: object, name: str) -> None:
+    """Refuse what is no truth value."""
+    if not isinstance(value, bool):
+        raise InputError(f"expected True or False as {name}, got {value!r}; correct it")

@@ -27,8 +27,9 @@ _SLOWER_SCORES = {"ssm": 1e-3, "ssm-ar": 3e-4, "csm": 3e-4}
 _COMMON: dict[str, Any] = {
     "assumed": (
         "encoder of CSM (a shape of the noise by x, then an autoregressive stretch), score networks"
-        " in units of the posterior, conditional ones given earlier latents, likelihood of CelebA"
-        " (normal, one learned deviation), particles, how many of them are decoded"
+        " in units of the posterior (conditional ones given earlier latents, which hold all that"
+        " these say: such scores are learned as a shape for each latent and x), likelihood of"
+        " CelebA (normal, one learned deviation), particles, how many of them are decoded"
     ),
     "binarisation": (
         "dynamic: each training pixel is drawn as 0 or 1 with its grey level as probability, anew"
@@ -141,6 +142,7 @@ BUDGETS: dict[str, Settings] = {
         "average": 0.9995,
         "compile": True,
         "tf32": True,
+        "ais": {**_COMMON["ais"], "compile": True, "tf32": True},
     },
     "paper": {
         **_COMMON,

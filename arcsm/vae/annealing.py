@@ -23,9 +23,10 @@ import torch
 from jaxtyping import Bool, Float
 from torch import Tensor
 
-from arcsm.checks import check_positive, check_whole
+from arcsm.checks import check_flag, check_positive, check_whole
+from arcsm.devices import matmul_precision
 from arcsm.errors import InputError
-from arcsm.replay import Replayed
+from arcsm.replay import Replayed, compiled
 from arcsm.vae.decoders import Decoder, log_prior
 
 Chains = Float[Tensor, "chains batch dims"]
@@ -86,7 +87,14 @@ class Normal:
 
 @dataclass(frozen=True)
 class AISSettings:
-    """How chains are annealed; the values are those of the paper's set-up."""
+    """How chains are annealed; the values are those of the paper's set-up.
+
+    With `tf32` the gradients that moves follow are products of matrices rounded to 10 bits, on a
+    GPU. What is estimated has all digits: moves are accepted, and chains weighted, by densities in
+    full precision, and for any gradient that is a function of z a move leaves p_β as it is. With
+    `compile` the decoder's density is compiled first, for these gradients, which pays for thousands
+    of chains.
+    """
 
     chains: int = 16
     temperatures: int = 1000
@@ -95,6 +103,8 @@ class AISSettings:
     first_step: float = 0.1
     adaptation: float = 1.02  # the factor of a step after each move
     steepness: float = 4.0  # of the sigmoid of inverse temperatures
+    tf32: bool = False
+    compile: bool = False
 
     def __post_init__(self) -> None:
         for name in ("chains", "temperatures", "leapfrog"):
@@ -106,6 +116,8 @@ class AISSettings:
                 "expected a target of less than 1 and an adaptation of at least 1, got"
                 f" {self.target} and {self.adaptation}; correct these"
             )
+        for name in ("tf32", "compile"):
+            check_flag(getattr(self, name), name)
 
     def betas(self) -> list[float]:
         """Return the inverse temperatures, from 0 to 1."""
@@ -247,16 +259,23 @@ def _walk(
     progress: Callable[[float], None] | None,
     backwards: bool,
 ) -> AISEstimate:
-    def parts(z: Chains) -> tuple[Weights, Weights]:
+    def parts(z: Chains, likelihood: Weights) -> tuple[Weights, Weights]:
         """Return log p₀(z), and the log of what leads from there to the posterior."""
-        likelihood = decoder.log_prob(x, z)
         if start is None:
             return log_prior(z), likelihood
         first = start.log_prob(z)
         return first, log_prior(z) + likelihood - first
 
+    quick = compiled(decoder.log_prob) if settings.compile else decoder.log_prob
+    walk = _Walk(
+        lambda z: parts(z, decoder.log_prob(x, z)),
+        lambda z: parts(z, quick(x, z)),
+        z,
+        settings,
+        generator,
+        backwards=backwards,
+    )
     betas = settings.betas()
-    walk = _Walk(parts, z, settings, generator, backwards=backwards)
     advance = Replayed(walk.advance, z.device, generators=[generator] if generator else [])
     order = range(settings.temperatures, 0, -1) if backwards else range(1, len(betas))
     for done, t in enumerate(order):
@@ -283,32 +302,40 @@ def _walk(
     )
 
 
-State = tuple[Weights, Weights, Chains, Chains]
+Heights = tuple[Weights, Weights]
+Slopes = tuple[Chains, Chains]
 
 
 class _Walk:
-    """Chains at some β, which Hamiltonian moves carry on; all that changes is changed in place."""
+    """Chains at some β, which Hamiltonian moves carry on; all that changes is changed in place.
+
+    It is given log p₀ and the log of the rest as functions of z, once as they are, and once for
+    their gradients alone.
+    """
 
     def __init__(
         self,
-        parts: Callable[[Chains], tuple[Weights, Weights]],
+        parts: Callable[[Chains], Heights],
+        parts_for_slopes: Callable[[Chains], Heights],
         z: Chains,
         settings: AISSettings,
         generator: torch.Generator | None,
         *,
         backwards: bool,
     ):
-        self._parts, self._settings, self._generator = parts, settings, generator
+        self._parts, self._parts_for_slopes = parts, parts_for_slopes
+        self._settings, self._generator = settings, generator
         self._backwards = backwards
         self.z = z.detach().clone()
         self.log_weight = z.new_zeros(z.shape[:2])
         self.accepted = z.new_zeros(z.shape[1])  # moves of all chains of an image, in shares
         self._length = z.new_full((z.shape[1], 1), settings.first_step)
         self._beta, self._change = z.new_zeros(()), z.new_zeros(())
-        # log p₀ and the log of the rest at z, and their gradients.
-        first, ratio, pull, push = self._look(self.z)
+        first, ratio = self._look(self.z)
         check_numbers(ratio)  # else all moves would be rejected, which looks like too long steps
-        self._state = (first.clone(), ratio.clone(), pull.clone(), push.clone())
+        pull, push = self._slopes(self.z)
+        self._heights_here: Heights = (first.clone(), ratio.clone())
+        self._slopes_here: Slopes = (pull.clone(), push.clone())
 
     def set_beta(self, beta: float, before: float) -> None:
         """Say at which β the next move is, and which is a step nearer to 0."""
@@ -317,7 +344,7 @@ class _Walk:
 
     def advance(self) -> None:
         """Move once. Weights follow β: before a move to a larger one, after it otherwise."""
-        ratio = self._state[1]
+        ratio = self._heights_here[1]
         if not self._backwards:
             self.log_weight += self._change * ratio
         share = self._move()
@@ -328,39 +355,44 @@ class _Walk:
         factor = self._settings.adaptation
         self._length.copy_(torch.where(bolder, self._length * factor, self._length / factor))
 
-    def _look(self, z: Chains) -> State:
-        """Return both parts of the log-density at z, and their gradients."""
-        with torch.enable_grad():
+    @torch.no_grad()
+    def _look(self, z: Chains) -> Heights:
+        """Return both parts of the log-density at z."""
+        with matmul_precision("highest"):
+            return self._parts(z)
+
+    def _slopes(self, z: Chains) -> Slopes:
+        """Return the gradients of both parts at z."""
+        with torch.enable_grad(), matmul_precision("high" if self._settings.tf32 else None):
             z = z.detach().requires_grad_()
-            first, ratio = self._parts(z)
+            first, ratio = self._parts_for_slopes(z)
             (pull,) = torch.autograd.grad(first.sum(), z, retain_graph=True)
             (push,) = torch.autograd.grad(ratio.sum(), z)
-        return first.detach(), ratio.detach(), pull, push
+        return pull, push
 
     def _move(self) -> Float[Tensor, "batch"]:
         """Propose once for each chain; return the share that moved."""
         z, length, beta = self.z, self._length, self._beta
         noise = torch.randn(z.shape, generator=self._generator, device=z.device).to(z.dtype)
-        momentum = noise + length / 2 * _slope(self._state, beta)
-        at, there = z, self._state
+        momentum = noise + length / 2 * _at(beta, self._slopes_here)
+        at, slopes = z, self._slopes_here
         for leap in range(self._settings.leapfrog):
             at = at + length * momentum
-            there = self._look(at)
+            slopes = self._slopes(at)
             last = leap == self._settings.leapfrog - 1
-            momentum = momentum + (length / 2 if last else length) * _slope(there, beta)
-        gain = _height(there, beta) - _height(self._state, beta)
+            momentum = momentum + (length / 2 if last else length) * _at(beta, slopes)
+        heights = self._look(at)
+        gain = _at(beta, heights) - _at(beta, self._heights_here)
         gain = gain + (noise.square() - momentum.square()).sum(-1) / 2
         uniform = torch.rand(gain.shape, generator=self._generator, device=z.device).to(z.dtype)
         # What has left the numbers compares as false, and stays.
         goes = uniform.log() < gain
-        for old, new in zip((z, *self._state), (at, *there), strict=True):
+        here, there = (z, *self._slopes_here, *self._heights_here), (at, *slopes, *heights)
+        for old, new in zip(here, there, strict=True):
             old.copy_(torch.where(goes if old.ndim == 2 else goes[..., None], new, old))
         return goes.to(z.dtype).mean(0)
 
 
-def _height(state: State, beta: Tensor) -> Weights:
-    return state[0] + beta * state[1]
-
-
-def _slope(state: State, beta: Tensor) -> Chains:
-    return state[2] + beta * state[3]
+def _at(beta: Tensor, parts: tuple[Tensor, Tensor]) -> Tensor:
+    """Return what two parts of the log-density are together at β."""
+    return parts[0] + beta * parts[1]

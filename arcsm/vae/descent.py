@@ -12,7 +12,7 @@ from arcsm.vae.stack import ModuleStack
 
 
 class Descent:
-    """Adam on the weights of stacks; masked weights stay 0, and averages of weights go along.
+    """Adam on the weights of a stack; masked weights stay 0, and averages of weights go along.
 
     What it keeps are tensors that are moved in place: a step can be captured. Compiled, a step is
     one kernel of a GPU.
@@ -20,26 +20,23 @@ class Descent:
 
     def __init__(
         self,
-        stacks: Sequence[ModuleStack],
+        stack: ModuleStack,
         rate: float,
         betas: tuple[float, float],
         *,
         average: float = 0.0,
         compile: bool = False,
     ):
-        self.weights = [value for stack in stacks for value in stack.parameters.values()]
+        self.weights = list(stack.parameters.values())
         self._values = [weight.detach() for weight in self.weights]
-        masks = [stack.masks.get(name) for stack in stacks for name in stack.parameters]
+        masks = [stack.masks.get(name) for name in stack.parameters]
         self._masked = [i for i, mask in enumerate(masks) if mask is not None]
         self._masks = [mask for mask in masks if mask is not None]
         self._betas, self._average = betas, average
-        # Of each stack, by the names of its weights; none where nothing is averaged.
-        self.averages: list[dict[str, Tensor]] = []
+        # By the names of the weights; none where nothing is averaged.
+        self.averages: dict[str, Tensor] | None = None
         if average:
-            self.averages = [
-                {name: value.detach().clone() for name, value in stack.parameters.items()}
-                for stack in stacks
-            ]
+            self.averages = {k: value.detach().clone() for k, value in stack.parameters.items()}
         self._first, self._second = (
             [torch.zeros_like(value) for value in self._values] for _ in range(2)
         )
@@ -59,12 +56,12 @@ class Descent:
         if compile:
             self._move = compiled(self._move)  # type: ignore[method-assign]
 
-    def set_rate(self, rate: float) -> None:
-        """Set the learning rate of further steps."""
+    def set_rate(self, rate: float | Tensor) -> None:
+        """Set the learning rate of further steps; as a tensor it may be captured."""
         if isinstance(self._rate, Tensor):
             self._rate.fill_(rate)
         else:
-            self._rate = rate
+            self._rate = float(rate)
 
     def step(self, gradients: Sequence[Tensor]) -> None:
         """Move the weights down their gradients."""
@@ -92,16 +89,13 @@ class Descent:
             **self._how,
         )
         if self.averages:
-            averages = [value for of in self.averages for value in of.values()]
-            torch._foreach_lerp_(averages, self._values, 1 - self._average)
+            torch._foreach_lerp_(list(self.averages.values()), self._values, 1 - self._average)
 
     def state(self) -> dict[str, Tensor]:
         """Return the tensors that further steps depend on, but for the weights."""
         kept = {"first": self._first, "second": self._second, "count": self._counts}
         state = {f"{name}/{i}": value for name, of in kept.items() for i, value in enumerate(of)}
-        for i, of in enumerate(self.averages):
-            state |= {f"average/{i}/{name}": value for name, value in of.items()}
-        return state
+        return state | {f"average/{name}": v for name, v in (self.averages or {}).items()}
 
 
 def _alike(gradient: Tensor, weight: Tensor) -> Tensor:

@@ -65,6 +65,8 @@ class Encoder(nn.Module):
     """
 
     autoregressive_noise = False
+    # Whether latents, each in its conditional units, are independent of one another given x.
+    independent_in_units = False
 
     def __init__(
         self, dims: int, features: int, hidden: int, body: nn.Module | None, extra: int = 0
@@ -142,6 +144,7 @@ class GaussianEncoder(Encoder):
 
     # Each z_d has its own noise, and none of that of others.
     autoregressive_noise = True
+    independent_in_units = True
 
     def __init__(
         self, dims: int, features: int, *, hidden: int = 256, body: nn.Module | None = None
@@ -199,6 +202,7 @@ class ImplicitEncoder(Encoder):
     """
 
     autoregressive_noise = True
+    independent_in_units = True  # in these, latents are w
 
     centres: Tensor
     nodes: Tensor

@@ -231,7 +231,9 @@ class LearnedEntropy(EntropyEstimator):
 
     A sampler with a method `units(x)`, as encoders have, that returns μ and log σ of the units it
     works in, spares the field to learn them: it then follows at once where the sampler goes. For
-    conditional scores they may depend on z_<d as well, by a method `conditional_units(x, z)`.
+    conditional scores they may depend on z_<d as well, by a method `conditional_units(x, z)`. A
+    sampler whose latents, each in these units, are independent of one another given x says so by
+    the attribute `independent_in_units`: the field then has no network of earlier latents.
     """
 
     learns = True
@@ -252,12 +254,11 @@ class LearnedEntropy(EntropyEstimator):
         # Without x there is nothing that units could be asked of: the field learns them.
         self._conditional = condition_dims > 0
         self.follow(sampler)
+        options: dict[str, Any] = {"width": width, "layers": layers}
+        if self._conditional_units is not None and getattr(sampler, "independent_in_units", False):
+            options["sees_earlier"] = False
         self.field = self.kind(
-            self.dims,
-            condition_dims,
-            width=width,
-            layers=layers,
-            learns_units=not self._knows_units,
+            self.dims, condition_dims, learns_units=not self._knows_units, **options
         )
         _check_rate(learning_rate)
         self.learning_rate, self._updates = learning_rate, 0

@@ -7,7 +7,8 @@ which a few far draws do not move. For any μ and σ the objectives below have t
 true score: the units matter for how quickly it is learned, and for where a draw counts as far.
 
 Two fields: a joint one, R^D → R^D, and the autoregressive one (AR-CSM), whose output d sees z_≤d.
-The units of z_d may depend on z_<d for the latter: conditional scores take them as given.
+The units of z_d may depend on z_<d for the latter: conditional scores take them as given. Where
+they hold all that z_<d says of z_d, what is left to learn is a shape for each latent and x.
 """
 
 from abc import ABC, abstractmethod
@@ -168,7 +169,9 @@ class AutoregressiveField(ScoreField):
 
         s_d = m − q r_d + Σ_k a_k tanh(w_k r_d + b_k),    q > 0,    (m, q, a, w, b) = f_d(r_<d, x)
 
-    The derivative in r_d is a closed form, and each conditional can be normalised.
+    The derivative in r_d is a closed form, and each conditional can be normalised. Without
+    `sees_earlier`, r_<d is left out of f: that z_d depends on z_<d is then the affair of its units
+    alone, and one pass of the network serves all particles of an x.
     """
 
     centres: Tensor
@@ -182,16 +185,22 @@ class AutoregressiveField(ScoreField):
         layers: int = 2,
         learns_units: bool = True,
         steps: int = 8,
+        sees_earlier: bool = True,
     ):
         super().__init__(dims, condition_dims, width, layers, learns_units)
-        self.steps = steps
-        self.context = MADE(
-            dims,
-            width=2 + 3 * steps,
-            hidden=(width,) * layers,
-            frequencies=0,
-            condition_dims=width,
-        )
+        self.steps, self._coefficients = steps, 2 + 3 * steps
+        self.context: MADE | nn.Sequential
+        if sees_earlier:
+            self.context = MADE(
+                dims,
+                width=self._coefficients,
+                hidden=(width,) * layers,
+                frequencies=0,
+                condition_dims=width,
+            )
+        else:
+            hidden = [part for _ in range(layers) for part in (nn.Linear(width, width), nn.SiLU())]
+            self.context = nn.Sequential(*hidden, nn.Linear(width, dims * self._coefficients))
         self.register_buffer("centres", torch.linspace(-2, 2, steps), persistent=False)
 
     def scaled(self, r: Latents, hidden: Hidden) -> Latents:
@@ -210,18 +219,20 @@ class AutoregressiveField(ScoreField):
         bend = (height * slope * (1 - gate.square())).sum(-1)
         return score, bend - pull
 
-    def _contexts(self, r: Latents, hidden: Hidden) -> Float[Tensor, "particles batch dims width"]:
-        """Return the contexts of all latents, by the layers of the MADE one after another.
-
-        Called as a whole it would have a condition for each draw. Here the products with that of x
-        are taken once for all particles.
-        """
+    def _contexts(
+        self, r: Latents, hidden: Hidden
+    ) -> Float[Tensor, "*particles batch dims coefficients"]:
+        """Return the coefficients of all latents."""
         made = self.context
+        if not isinstance(made, MADE):
+            return made(hidden).unflatten(-1, (self.dims, self._coefficients))
+        # By the layers one after another: called as a whole, the MADE would have a condition for
+        # each draw. Here the products with that of x are taken once for all particles.
         assert made.condition is not None
         h = made.input(r) + made.condition(hidden)
         for block in made.blocks:
             h = block(h, hidden)
-        return made.output(F.silu(h)).unflatten(-1, (self.dims, made.width))
+        return made.output(F.silu(h)).unflatten(-1, (self.dims, self._coefficients))
 
 
 def _within(r: Latents) -> Latents:

@@ -4,7 +4,7 @@ import operator
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
-from arcsm.checks import check_positive, check_whole, is_real
+from arcsm.checks import check_flag, check_positive, check_whole, is_real
 from arcsm.errors import InputError
 from arcsm.vae.decoders import Decoder
 from arcsm.vae.encoders import Encoder
@@ -68,10 +68,7 @@ class VAESettings:
             if not is_real(value):
                 raise InputError(f"expected a number as {name}, got {value!r}; 0 is none")
         for name in ("scores_before", "capture", "compile", "tf32"):
-            if not isinstance(getattr(self, name), bool):
-                raise InputError(
-                    f"expected True or False as {name}, got {getattr(self, name)!r}; correct it"
-                )
+            check_flag(getattr(self, name), name)
         if not 0 <= self.average < 1:
             raise InputError(
                 f"expected an average from 0 (none) to less than 1, got {self.average}; correct it"

@@ -11,6 +11,8 @@ from torch.func import functional_call, stack_module_state, vmap
 from arcsm.context.made import MaskedLinear
 
 _Convolution = (nn.Conv2d, nn.ConvTranspose2d)
+# Layers with so few inputs or outputs are narrow.
+_NARROW = 32
 
 
 class ModuleStack:
@@ -22,6 +24,7 @@ class ModuleStack:
 
     Masked weights are masked once, here. Whoever moves them multiplies their gradients by `masks`,
     so that what is 0 stays 0, which spares each pass a product with the mask, there and back.
+    Narrow layers take their products particle by particle.
     """
 
     def __init__(self, members: Sequence[nn.Module], device: torch.device | str):
@@ -31,7 +34,7 @@ class ModuleStack:
         self._member = copy.deepcopy(members[0])
         self._convolves = any(isinstance(part, _Convolution) for part in members[0].modules())
         self._shape = _Method(copy.deepcopy(members[0])).to("meta")
-        masked = _unmask(self._shape)
+        masked = _plain_layers(self._shape)
         masks = {f"{name}.weight": self._buffers[f"{name}.mask"] for name in masked}
         self._seen = {
             name: value
@@ -93,19 +96,33 @@ def _laid_out(stacked: Tensor) -> Tensor:
     return stacked.mT.contiguous().mT if stacked.ndim == 3 else stacked
 
 
-def _unmask(whole: "_Method") -> list[str]:
-    """Put linear layers into the place of masked ones; return the names of these."""
-    found = [
-        name for name, layer in whole.module.named_modules() if isinstance(layer, MaskedLinear)
-    ]
-    for name in found:
+def _plain_layers(whole: "_Method") -> list[str]:
+    """Put plain layers into the place of linear and masked ones; return the names of the latter."""
+    found = {
+        name: layer for name, layer in whole.module.named_modules() if isinstance(layer, nn.Linear)
+    }
+    for name, old in found.items():
         parent, _, leaf = f"module.{name}".rpartition(".")
-        old = whole.get_submodule(f"module.{name}")
-        assert isinstance(old, MaskedLinear)
+        kind = _NarrowLinear if min(old.in_features, old.out_features) <= _NARROW else nn.Linear
         size = old.in_features, old.out_features
-        layer = nn.Linear(*size, bias=old.bias is not None, device="meta")
+        layer = kind(*size, bias=old.bias is not None, device="meta")
         setattr(whole.get_submodule(parent), leaf, layer)
-    return found
+    return [name for name, layer in found.items() if isinstance(layer, MaskedLinear)]
+
+
+class _NarrowLinear(nn.Linear):
+    """A linear layer with products for each particle by itself.
+
+    The gradient of its weights is small, and one long sum over particles and batch: as one product
+    a few blocks of a GPU would be long at it.
+    """
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Return x @ weightᵀ + bias."""
+        if x.ndim != 3:
+            return super().forward(x)
+        product = torch.bmm(x, self.weight.mT.expand(len(x), -1, -1))
+        return product if self.bias is None else product + self.bias
 
 
 class _Method(nn.Module):

@@ -11,10 +11,11 @@ through the encoder together, while the estimator already learns.
 
 The runs of a stack differ in their seeds alone. On a GPU some steps are captured once and replayed:
 images, weights and the states of the optimisers stay where they are, and nothing is asked of the
-host. What cannot be captured, eigenvectors for instance, runs step by step. The networks are so
-small that a step takes as long as it has kernels one after another. So what some steps need of
-random numbers is drawn at once, compiled steps have far fewer kernels, and the estimator may still
-be learning from one step while the encoder is at the next.
+host. Eigenvectors cannot be captured: they are found between two graphs, one for what of a step is
+before them and one for what is after. The networks are so small that a step takes as long as it has
+kernels one after another. So what some steps need of random numbers is drawn at once, compiled
+steps have far fewer kernels, and the estimator may still be learning from one step while the
+encoder is at the next.
 """
 
 import copy
@@ -49,8 +50,8 @@ from arcsm.vae.settings import Curve, VAESettings, check_parts, checked_seeds
 from arcsm.vae.stack import ModuleStack
 from arcsm.vae.state import Kept
 
-# What the host has to look at in the middle cannot be captured.
-_UNCAPTURED = ("spectral",)
+# Methods whose scores the host has a hand in: they cannot be captured.
+_BY_HOST = ("spectral",)
 # Steps that are captured as one graph.
 _AT_ONCE = 10
 # What is compiled: the backward passes of the first three are compiled with them.
@@ -67,6 +68,19 @@ class Drawn(NamedTuple):
     z: Tensor
     mean: Tensor
     log_scale: Tensor
+
+
+class Begun(NamedTuple):
+    """A step that lacks nothing but scores by kernels to move the encoder, and the decoder."""
+
+    drawn: Drawn
+    z: Tensor  # of which the encoder is to learn
+    entropy: Tensor | None
+    log_joint: Tensor
+    downhill: Tensor
+    of_decoder: list[Tensor]
+    scores: Tensor | None  # those that were learned
+    ready: "torch.cuda.Event | None"  # after which they are there
 
 
 class VAEStack:
@@ -100,19 +114,20 @@ class VAEStack:
         on_gpu = self.device.type == "cuda"
         # RMSProp, but that its first steps are no ten times as long as later ones: Adam without
         # momentum.
-        self._descent = Descent(
-            (self.encoders, self.decoders),
-            settings.learning_rate,
-            (0.0, 0.99),
-            average=settings.average,
-            compile=settings.compile,
-        )
+        self._descents = [
+            Descent(
+                stack,
+                settings.learning_rate,
+                (0.0, 0.99),
+                average=settings.average,
+                compile=settings.compile,
+            )
+            for stack in (self.encoders, self.decoders)
+        ]
         self._score_descent: Descent | None = None
         if self.fields is not None:
             rate = settings.score_learning_rate
-            self._score_descent = Descent(
-                (self.fields,), rate, SCORE_BETAS, compile=settings.compile
-            )
+            self._score_descent = Descent(self.fields, rate, SCORE_BETAS, compile=settings.compile)
         needs = self._estimator.needs_autoregressive_noise
         # Conditional scores are in units of z_d given z_<d.
         self._latents_and_units = f"latents_and_{'conditional_' if needs else ''}units"
@@ -129,26 +144,39 @@ class VAEStack:
         self._finite = [torch.zeros(runs, dtype=torch.long, device=device) for _ in range(2)]
         self._one, self._minus_one = (torch.full((runs,), v, device=device) for v in (1.0, -1.0))
         self._side = torch.cuda.Stream(device) if on_gpu and self.fields is not None else None
-        # What the estimator may still be reading.
-        self._held: Drawn | None = None
+        # What is still being read beside, and after what the decoder has moved there.
+        self._held: Begun | None = None
+        self._moved: torch.cuda.Event | None = None
         if settings.compile:
             for name in _COMPILED:
                 setattr(self, name, compiled(getattr(self, name)))
+        by_host = settings.method in _BY_HOST
         self._at_once = 1
-        if on_gpu:
+        if on_gpu and not by_host:
             self._at_once = math.gcd(_AT_ONCE, settings.steps, settings.evaluate_every)
-        self._replayed = Replayed(
-            self.take_steps,
-            self.device,
-            wanted=settings.capture and settings.method not in _UNCAPTURED,
-            generators=[self.generator],
-            lost=self._renew_generator,
-        )
+        # Of the steps that are taken at once, where it changes.
+        self._rates = torch.zeros(self._at_once, device=device) if settings.decay else None
+        self._begun: Begun | None = None  # and the scores that it lacks are the host's
+        shape = (runs, settings.particles, settings.batch, self._estimator.dims)
+        self._scores_by_host = torch.zeros(shape if by_host else 0, device=device)
+        work: tuple[Callable[[], Begun | None], ...] = (self.take_steps,)
+        if by_host:
+            work = (self._begin_one, self._finish_one)
+        self._replayed = [
+            Replayed(
+                part,
+                self.device,
+                wanted=settings.capture,
+                generators=[self.generator],
+                lost=self._renew_generator,
+            )
+            for part in work
+        ]
 
     @property
     def captured(self) -> bool:
-        """Whether steps are replayed as a graph; known for certain after the first few."""
-        return self._replayed.captures
+        """Whether steps are replayed as graphs; known for certain after the first few."""
+        return all(part.captures for part in self._replayed)
 
     def train(
         self,
@@ -188,10 +216,16 @@ class VAEStack:
     def advance(self) -> None:
         """Take a step, or some on a GPU: as a graph, once that is captured."""
         self.whole = False
-        if self.settings.decay:
-            self._descent.set_rate(self.settings.rate_at(self.step))
+        if self._rates is not None:
+            steps = range(self.step, self.step + self._at_once)
+            self._rates.copy_(torch.tensor([self.settings.rate_at(step) for step in steps]))
         with self._precision():
-            self._replayed()
+            begin, *finish = self._replayed
+            self._begun = begin()
+            for rest in finish:
+                assert self._begun is not None
+                self._scores_by_host.copy_(self._estimator.scores(self._begun.drawn.z))
+                rest()
         self.step += self._at_once
         self.whole = True
 
@@ -204,37 +238,61 @@ class VAEStack:
     def take_steps(self) -> None:
         """Do the work of some steps on the device; nothing here waits for it."""
         images, noise = self._draw(self._at_once), self._noise(self._at_once)
-        for x, eps in zip(images, noise, strict=True):
-            self._take_step(x, eps)
+        for index, (x, eps) in enumerate(zip(images, noise, strict=True)):
+            begun = self._begin(x, eps)
+            scores = begun.scores
+            if scores is None and begun.entropy is None:
+                scores = self._estimator.scores(begun.drawn.z)
+            self._finish(begun, scores, index)
         if self._side is not None:
             torch.cuda.current_stream().wait_stream(self._side)
-        self._held = None
+        self._held, self._moved = None, None
 
-    def _take_step(self, x: Tensor, eps: Tensor) -> None:
+    def _begin_one(self) -> Begun:
+        return self._begin(self._draw(1)[0], self._noise(1)[0])
+
+    def _finish_one(self) -> None:
+        assert self._begun is not None
+        self._finish(self._begun, self._scores_by_host, 0)
+
+    def _begin(self, x: Tensor, eps: Tensor) -> Begun:
+        """Draw latents; let the score estimators learn from them beside the decoder's passes."""
         drawn, entropy = self._encode(x, eps)
         z, drawn = drawn.z, drawn._replace(z=drawn.z.detach())
         scores, ready = None, None
         if self.fields is not None:
             with self._beside():
                 scores, ready = self._teach(x, drawn)
+        self._wait(self._moved)
         at = z.detach().requires_grad_()
         log_joint = self._log_joint(x, at)
         downhill, *of_decoder = torch.autograd.grad(
             log_joint, [at, *self.decoders.parameters.values()], self._minus_one
         )
-        if self.fields is None and entropy is None:  # by kernels: more axes may stand in front
-            scores = self._estimator.scores(drawn.z)
-        self._wait(ready)
-        # By now the estimator is done with the latents of the step before, and with these it may
-        # not be for long: until it is, their memory must not be used for anything else.
-        self._held = drawn
+        return Begun(drawn, z, entropy, log_joint.detach(), downhill, of_decoder, scores, ready)
+
+    def _finish(self, begun: Begun, scores: Tensor | None, index: int) -> None:
+        """Move decoder and encoder; scores by kernels may have more axes in front."""
+        # By now the decoder has moved from where it was in the step before, and the estimator is
+        # done with the latents of that; with these they may not be for long: until they are, their
+        # memory must not be used for anything else.
+        self._held = begun
+        of_encoders, of_decoders = self._descents
+        if self._rates is not None:
+            for descent in self._descents:
+                descent.set_rate(self._rates[index])
+        with self._beside():
+            of_decoders.step(begun.of_decoder)
+            self._moved = self._mark()
+        self._wait(begun.ready)
+        entropy = begun.entropy
         known = None if entropy is None else entropy.detach()
-        pull = self._pull(drawn.z, downhill, log_joint.detach(), scores, known)
-        outputs, pulls = [z], [pull]
+        pull = self._pull(begun.drawn.z, begun.downhill, begun.log_joint, scores, known)
+        outputs, pulls = [begun.z], [pull]
         if entropy is not None:
-            outputs, pulls = [z, entropy], [pull, self._minus_one]
-        of_encoder = torch.autograd.grad(outputs, list(self.encoders.parameters.values()), pulls)
-        self._descent.step([*of_encoder, *of_decoder])
+            outputs, pulls = [begun.z, entropy], [pull, self._minus_one]
+        weights = list(self.encoders.parameters.values())
+        of_encoders.step(torch.autograd.grad(outputs, weights, pulls))
 
     def _encode(self, x: Tensor, eps: Tensor) -> tuple["Drawn", Tensor | None]:
         """Return latents, and the entropy of each run where it is a closed form.
@@ -308,7 +366,7 @@ class VAEStack:
         return self.fields.call("scores_in", z, features, *units)
 
     def _beside(self) -> AbstractContextManager[Any]:
-        """Return where scores are learned: beside the decoder, on another stream of a GPU."""
+        """Return where scores are learned, and the decoder moves: on another stream of a GPU."""
         if self._side is None:
             return nullcontext()
         self._side.wait_stream(torch.cuda.current_stream())
@@ -369,9 +427,9 @@ class VAEStack:
 
     def run(self, index: int) -> tuple[Encoder, Decoder]:
         """Return encoder and decoder of one run, as modules of their own."""
-        averages = self._descent.averages or (None, None)
-        encoder = self.encoders.member(index, averages[0])
-        decoder = self.decoders.member(index, averages[1])
+        of_encoders, of_decoders = self._descents
+        encoder = self.encoders.member(index, of_encoders.averages)
+        decoder = self.decoders.member(index, of_decoders.averages)
         assert isinstance(encoder, Encoder) and isinstance(decoder, Decoder)
         return encoder, decoder
 
@@ -403,9 +461,10 @@ class VAEStack:
         for name, stack in stacks.items():
             if stack is not None:
                 state |= {f"{name}/{key}": value for key, value in stack.parameters.items()}
-        for name, descent in (("descent", self._descent), ("learning", self._score_descent)):
+        descents = (*self._descents, self._score_descent)
+        for name, descent in zip(stacks, descents, strict=True):
             if descent is not None:
-                state |= {f"{name}/{key}": value for key, value in descent.state().items()}
+                state |= {f"{name}-descent/{key}": v for key, v in descent.state().items()}
         return state
 
 

@@ -43,14 +43,14 @@ def test_ctrl_c_within_a_step_keeps_that_step_and_loses_no_bit(method: str, tmp_
     whole = stack_of(method, (0, 1), average=0.9, steps=6, evaluate_every=4)
     whole.train()
     first = stack_of(method, (0, 1), average=0.9, steps=6, evaluate_every=4)
-    move = first._descent.step
+    move = first._descents[0].step
 
     def interrupt(gradients: Sequence[torch.Tensor]) -> None:
         if first.step == 2:  # the estimator has learned, the autoencoder is not moved
             signal.raise_signal(signal.SIGINT)
         move(gradients)
 
-    first._descent.step = interrupt  # type: ignore[method-assign]
+    first._descents[0].step = interrupt  # type: ignore[method-assign]
     with pytest.raises(KeyboardInterrupt):
         first.train(folder=tmp_path / "new")
     assert first.step == 3 and first.curve.step == []
@@ -78,14 +78,14 @@ def counted_steps(stack: VAEStack) -> list[int]:
 
 def test_half_a_step_is_never_saved(tmp_path: Path) -> None:
     stack = stack_of("csm", average=0.9)
-    move = stack._descent.step
+    move = stack._descents[0].step
 
     def interrupt(gradients: Sequence[torch.Tensor]) -> None:
         move(gradients)
         if stack.step == 3:  # as if asked for twice: that does not wait
             raise KeyboardInterrupt
 
-    stack._descent.step = interrupt  # type: ignore[method-assign]
+    stack._descents[0].step = interrupt  # type: ignore[method-assign]
     with pytest.raises(KeyboardInterrupt):
         stack.train(folder=tmp_path, save_seconds=-1)
     later = stack_of("csm", average=0.9)
