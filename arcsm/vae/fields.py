@@ -88,9 +88,8 @@ class ScoreField(nn.Module, ABC):
         if direction is None:
             score, slope = self.jet(r, hidden)
         else:
-            # Forward mode: it needs no second backward pass, and works for several runs at once.
-            found = torch.func.jvp(lambda at: self.scaled(at, hidden), (r,), (direction,))
-            score, slope = found[0], found[1] * direction
+            score, change = self.along(r, hidden, direction)
+            slope = change * direction
         loss = likelihood + (score.square() / 2 + slope).sum(-1).mean()
         return loss, score.detach() * torch.exp(-log_scale.detach())
 
@@ -129,6 +128,12 @@ class ScoreField(nn.Module, ABC):
     @abstractmethod
     def scaled(self, r: Latents, hidden: Hidden) -> Latents:
         """Return the scores of r."""
+
+    def along(self, r: Latents, hidden: Hidden, direction: Latents) -> tuple[Latents, Latents]:
+        """Return the scores of r, and their derivatives along a direction."""
+        # Forward mode: it needs no second backward pass, and works for several runs at once.
+        found = torch.func.jvp(lambda at: self.scaled(at, hidden), (r,), (direction,))
+        return found[0], found[1]
 
     def jet(self, r: Latents, hidden: Hidden) -> tuple[Latents, Latents]:
         """Return the scores of r, and their derivatives ∂s_d/∂r_d."""
@@ -218,6 +223,13 @@ class AutoregressiveField(ScoreField):
         score = torch.addcmul(rest[..., 0], pull, r, value=-1) + (height * gate).sum(-1)
         bend = (height * slope * (1 - gate.square())).sum(-1)
         return score, bend - pull
+
+    def along(self, r: Latents, hidden: Hidden, direction: Latents) -> tuple[Latents, Latents]:
+        """Return s and its derivatives along a direction: where no s_d sees r_<d, by its own."""
+        if isinstance(self.context, MADE):
+            return super().along(r, hidden, direction)
+        score, slope = self.jet(r, hidden)
+        return score, slope * direction
 
     def _contexts(
         self, r: Latents, hidden: Hidden

@@ -24,17 +24,24 @@ class ModuleStack:
 
     Masked weights are masked once, here. Whoever moves them multiplies their gradients by `masks`,
     so that what is 0 stays 0, which spares each pass a product with the mask, there and back.
-    Narrow layers take their products particle by particle.
+    With `by_particle` narrow layers take their products particle by particle; this is not for what
+    is differentiated in forward mode, of which compilers make wrong code then.
     """
 
-    def __init__(self, members: Sequence[nn.Module], device: torch.device | str):
+    def __init__(
+        self,
+        members: Sequence[nn.Module],
+        device: torch.device | str,
+        *,
+        by_particle: bool = False,
+    ):
         self.size = len(members)
         parameters, buffers = stack_module_state(list(members))
         self._buffers = {name: value.to(device) for name, value in buffers.items()}
         self._member = copy.deepcopy(members[0])
         self._convolves = any(isinstance(part, _Convolution) for part in members[0].modules())
         self._shape = _Method(copy.deepcopy(members[0])).to("meta")
-        masked = _plain_layers(self._shape)
+        masked = _plain_layers(self._shape, _NARROW if by_particle else 0)
         masks = {f"{name}.weight": self._buffers[f"{name}.mask"] for name in masked}
         self._seen = {
             name: value
@@ -96,14 +103,17 @@ def _laid_out(stacked: Tensor) -> Tensor:
     return stacked.mT.contiguous().mT if stacked.ndim == 3 else stacked
 
 
-def _plain_layers(whole: "_Method") -> list[str]:
-    """Put plain layers into the place of linear and masked ones; return the names of the latter."""
+def _plain_layers(whole: "_Method", narrow: int) -> list[str]:
+    """Put plain layers into the place of linear and masked ones; return the names of the latter.
+
+    Those with at most so many inputs or outputs are `narrow`.
+    """
     found = {
         name: layer for name, layer in whole.module.named_modules() if isinstance(layer, nn.Linear)
     }
     for name, old in found.items():
         parent, _, leaf = f"module.{name}".rpartition(".")
-        kind = _NarrowLinear if min(old.in_features, old.out_features) <= _NARROW else nn.Linear
+        kind = _NarrowLinear if min(old.in_features, old.out_features) <= narrow else nn.Linear
         size = old.in_features, old.out_features
         layer = kind(*size, bias=old.bias is not None, device="meta")
         setattr(whole.get_submodule(parent), leaf, layer)

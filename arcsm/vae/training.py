@@ -105,8 +105,8 @@ class VAEStack:
                 members.append(make())
         encoders, decoders, estimators = zip(*members, strict=True)
         check_parts(*members[0], settings)
-        self.encoders = ModuleStack(encoders, device)
-        self.decoders = ModuleStack(decoders, device)
+        self.encoders = ModuleStack(encoders, device, by_particle=True)
+        self.decoders = ModuleStack(decoders, device, by_particle=True)
         self._estimator = estimators[0]
         self.fields = ModuleStack(estimators, device) if estimators[0].learns else None
         self._seed = hash(self.seeds) % 2**31
@@ -145,7 +145,7 @@ class VAEStack:
         self._one, self._minus_one = (torch.full((runs,), v, device=device) for v in (1.0, -1.0))
         self._side = torch.cuda.Stream(device) if on_gpu and self.fields is not None else None
         # What is still being read beside, and after what the decoder has moved there.
-        self._held: Begun | None = None
+        self._held: tuple[Drawn, list[Tensor]] | None = None
         self._moved: torch.cuda.Event | None = None
         if settings.compile:
             for name in _COMPILED:
@@ -221,6 +221,7 @@ class VAEStack:
             self._rates.copy_(torch.tensor([self.settings.rate_at(step) for step in steps]))
         with self._precision():
             begin, *finish = self._replayed
+            self._begun = None  # of the step before: kept, its gradients would be on its stream
             self._begun = begin()
             for rest in finish:
                 assert self._begun is not None
@@ -276,7 +277,7 @@ class VAEStack:
         # By now the decoder has moved from where it was in the step before, and the estimator is
         # done with the latents of that; with these they may not be for long: until they are, their
         # memory must not be used for anything else.
-        self._held = begun
+        self._held = begun.drawn, begun.of_decoder
         of_encoders, of_decoders = self._descents
         if self._rates is not None:
             for descent in self._descents:
