@@ -168,6 +168,17 @@ class JointField(ScoreField):
             h = F.silu(layer(h))
         return self.output(h) - r
 
+    def along(self, r: Latents, hidden: Hidden, direction: Latents) -> tuple[Latents, Latents]:
+        """Return the joint scores of r and their derivatives along a direction, in one pass."""
+        before = self.first(r) + self.condition(hidden)
+        change = F.linear(direction, self.first.weight)
+        for layer in (*self.further, self.output):
+            gate = torch.sigmoid(before)
+            # silu and its derivative
+            h, change = before * gate, change * gate * (1 + before * (1 - gate))
+            before, change = layer(h), F.linear(change, layer.weight)
+        return before - r, change - direction
+
 
 class AutoregressiveField(ScoreField):
     """Conditional scores s_d(r_≤d) given x: a MADE makes the coefficients of a sum of tanh steps.
