@@ -1,6 +1,7 @@
 """Encoders and decoders: shapes, forms, closed forms, and what they refuse."""
 
 import math
+from collections.abc import Callable
 
 import numpy as np
 import pytest
@@ -107,6 +108,23 @@ def test_in_its_conditional_units_a_latent_has_mean_0_and_deviation_1() -> None:
         assert (found[..., 2] - direct[:6, :, 2]).abs().min() > 0
 
 
+@pytest.mark.parametrize("kind", [rough_encoder, lambda: GaussianEncoder(5, 3).double()])
+def test_in_conditional_units_a_latent_depends_on_its_own_noise_alone(
+    kind: Callable[[], Encoder],
+) -> None:
+    """Which `independent_in_units` says: estimators then leave earlier latents out."""
+    encoder = kind()
+    assert encoder.independent_in_units and not FreeEncoder(5, 3).independent_in_units
+    features, eps = torch.randn(4, 3).double(), torch.randn(2, 4, 5).double()
+    for d in range(5):
+        other = torch.randn_like(eps)
+        other[..., d] = eps[..., d]
+        drawn = [encoder.latents_and_conditional_units(features, e) for e in (eps, other)]
+        own, same = ((z - middle) * torch.exp(-log_width) for z, middle, log_width in drawn)
+        torch.testing.assert_close(own[..., d], same[..., d])
+        assert d == 4 or (own[..., d + 1 :] - same[..., d + 1 :]).abs().min() > 0
+
+
 @pytest.mark.parametrize("kind", [GaussianEncoder, FreeEncoder])
 def test_encoders_without_conditionals_have_units_of_x(kind: type[Encoder]) -> None:
     encoder, features, eps = kind(2, 3, hidden=8), torch.randn(4, 3), torch.randn(5, 4, 2)
@@ -183,13 +201,25 @@ def test_gradients_reach_every_weight() -> None:
         assert all(bool((p.grad != 0).any()) for p in encoder.parameters()), kind
 
 
+@pytest.mark.parametrize("kind", [GaussianEncoder, FreeEncoder, ImplicitEncoder])
+def test_all_encoders_see_x_by_the_same_layers(kind: type[Encoder]) -> None:
+    """One of two layers, and one that is read as it is: what is said of methods is not theirs."""
+    encoder, x = kind(2, 3, hidden=4), torch.randn(5, 3)
+    direct, deep = torch.tanh(encoder.first(x)).split(4, -1)
+    units = torch.cat([direct, torch.tanh(encoder.second(deep))], -1)
+    read = units @ encoder.head.weight.T + encoder.head.bias
+    for found, expected in zip(encoder.units(x), (read[:, :2], read[:, 2:4]), strict=True):
+        torch.testing.assert_close(found, expected)
+
+
 def test_free_encoder_is_one_network_on_x_beside_noise() -> None:
     encoder = FreeEncoder(2, 3, hidden=4)
     x, eps = torch.randn(5, 3), torch.randn(1, 5, 2)
     layer = nn.Linear(5, 4)
     with torch.no_grad():
-        layer.weight.copy_(torch.cat([encoder.from_features.weight, encoder.from_noise.weight], 1))
-        layer.bias.copy_(encoder.from_features.bias)
+        seen = encoder.first.weight[:4]
+        layer.weight.copy_(torch.cat([seen, encoder.from_noise.weight], 1))
+        layer.bias.copy_(encoder.first.bias[:4])
     joined = torch.tanh(layer(torch.cat([x, eps[0]], 1)))
     mean, log_scale = encoder.units(x)
     r = eps[0] + encoder.output(torch.tanh(encoder.middle(joined)))

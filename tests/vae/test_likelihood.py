@@ -132,6 +132,54 @@ def test_steps_follow_the_acceptance() -> None:
         assert ais(decoder, x, settings).acceptance.mean().item() == pytest.approx(0.65, abs=0.12)
 
 
+def test_coarse_gradients_move_chains_and_change_no_estimate() -> None:
+    """Weights and acceptance are those of the density itself: at fixed steps E w stays p(x)."""
+
+    class Coarse(LinearDecoder):
+        coarse = False
+
+        def log_prob(self, x: Tensor, z: Tensor) -> Tensor:
+            if self.coarse and torch.is_grad_enabled():  # as where gradients alone are wanted
+                return 0.7 * super().log_prob(x, z.mul(4).round().div(4).detach() + z - z.detach())
+            return super().log_prob(x, z)
+
+    decoder = Coarse(1, 1, noise=1.0)
+    x, exact = torch.full((1, 1), 1.5), None
+    moved = []
+    for coarse in (False, True):
+        decoder.coarse = coarse
+        exact = decoder.exact(x).item()
+        told = AISSettings(40_000, temperatures=3, leapfrog=3, first_step=0.4, adaptation=1.0)
+        found = ais(decoder, x, told, generator=torch.Generator().manual_seed(1))
+        assert found.log_likelihood.item() == pytest.approx(exact, abs=0.03)
+        moved.append(found.acceptance.item())
+    assert moved[1] < moved[0] - 1e-3
+
+
+def test_a_compiled_density_gives_the_same_walk(monkeypatch: pytest.MonkeyPatch) -> None:
+    compiled = []
+
+    def compile(function: Any, **options: Any) -> Any:
+        compiled.append(function)
+        return function
+
+    monkeypatch.setattr(torch, "compile", compile)
+    decoder = BernoulliDecoder(2, 6, hidden=8)
+    x = torch.rand(3, 6).round()
+    plain, quick = (
+        ais(
+            decoder,
+            x,
+            AISSettings(4, 5, 2, compile=compile, tf32=compile),
+            generator=torch.Generator().manual_seed(1),
+        )
+        for compile in (False, True)
+    )
+    assert len(compiled) == 1
+    assert torch.equal(plain.log_likelihood, quick.log_likelihood)
+    assert torch.get_float32_matmul_precision() == "highest"
+
+
 def test_chains_that_all_reject_are_reported() -> None:
     decoder = LinearDecoder(noise=0.01)
     _, x = simulated(decoder, 4)

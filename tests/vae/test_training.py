@@ -1,6 +1,7 @@
 """Training: each method learns, and runs side by side, or steps at once, are those alone."""
 
 import math
+import shutil
 from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Any
@@ -123,6 +124,19 @@ def test_a_compiled_step_is_the_step_itself(
 ) -> None:
     # Traced and differentiated as a whole; that code made of it is right is the compiler's affair.
     monkeypatch.setattr(torch, "compile", partial(torch.compile, backend="aot_eager"))
+    told: dict[str, Any] = {"scores_before": True, "head_start": 0, "average": 0.9}
+    plain, compiled = (stack_of(method, seeds, compile=how, **told) for how in (False, True))
+    plain.train()
+    compiled.train()
+    for name, value in plain.state().items():
+        torch.testing.assert_close(compiled.state()[name], value, msg=name)
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(shutil.which("g++") is None, reason="no compiler of C++")
+@pytest.mark.parametrize(("method", "seeds"), [("ssm", (0,)), ("ssm-ar", (0, 1)), ("csm", (0, 1))])
+def test_the_compiler_makes_the_right_code_of_a_step(method: str, seeds: tuple[int, ...]) -> None:
+    # Derivatives in forward mode it has made code of that wrote where it must not.
     told: dict[str, Any] = {"scores_before": True, "head_start": 0, "average": 0.9}
     plain, compiled = (stack_of(method, seeds, compile=how, **told) for how in (False, True))
     plain.train()

@@ -1,5 +1,9 @@
 """Score fields: derivatives against autograd, what sees what, units, and bounds."""
 
+from collections.abc import Callable
+from functools import partial
+from typing import Any
+
 import pytest
 import torch
 from torch.func import jacrev, vmap
@@ -7,8 +11,10 @@ from torch.func import jacrev, vmap
 from arcsm.errors import InputError
 from arcsm.vae.fields import FAR, AutoregressiveField, JointField
 
+AR_OF_X = partial(AutoregressiveField, sees_earlier=False)
 
-def make(kind: type, **options: int) -> AutoregressiveField | JointField:
+
+def make(kind: Callable[..., Any], **options: int) -> AutoregressiveField | JointField:
     field = kind(3, 2, width=12, **options).double()
     with torch.no_grad():
         for parameter in field.parameters():
@@ -35,8 +41,21 @@ def test_the_jet_is_the_diagonal_of_the_jacobian_and_earlier_latents_are_all_it_
 
 
 @pytest.mark.parametrize("layers", [1, 2])
-@pytest.mark.parametrize("kind", [AutoregressiveField, JointField])
-def test_ssm_is_the_quadratic_form_of_the_jacobian(kind: type, layers: int) -> None:
+def test_fields_that_see_no_earlier_latents_have_a_diagonal_jacobian(layers: int) -> None:
+    field = make(AutoregressiveField, layers=layers, sees_earlier=False)
+    r, x = torch.randn(1, 4, 3).double(), torch.randn(4, 2).double()
+    hidden = field.hidden(x)
+    score, slope = field.jet(r, hidden)
+    jacobian = jacrev(lambda at: field.scaled(at, hidden))(r)
+    torch.testing.assert_close(slope.flatten(), jacobian.reshape(12, 12).diagonal())
+    assert bool((jacobian.reshape(12, 12).diagonal().diag() == jacobian.reshape(12, 12)).all())
+    # What they see of x: another one, another score.
+    assert (field.scaled(r, field.hidden(x.flip(0))) - score).abs().min() > 1e-9
+
+
+@pytest.mark.parametrize("layers", [1, 2])
+@pytest.mark.parametrize("kind", [AutoregressiveField, AR_OF_X, JointField])
+def test_ssm_is_the_quadratic_form_of_the_jacobian(kind: Callable[..., Any], layers: int) -> None:
     field = make(kind, learns_units=False, layers=layers)
     z, x, v = (torch.randn(shape).double() for shape in ((1, 4, 3), (4, 2), (1, 4, 3)))
     units = torch.zeros(4, 3).double(), torch.zeros(4, 3).double()
