@@ -26,12 +26,10 @@ _CELEBA = {**_TRAINING, "learning_rate": 1e-4, "score_learning_rate": _SCORES}
 _SLOWER_SCORES = {"ssm": 1e-3, "ssm-ar": 3e-4, "csm": 3e-4}
 _COMMON: dict[str, Any] = {
     "assumed": (
-        "encoders (all see x by two layers, and by a first layer beside them that is read as it"
-        " is), that of CSM (a shape of the noise by x, then an autoregressive stretch), score"
-        " networks in units of the posterior (conditional ones given earlier latents, which hold"
-        " all that these say: such scores are learned as a shape for each latent and x),"
-        " likelihood of CelebA (normal, one learned deviation), particles, how many of them are"
-        " decoded"
+        "encoder of CSM (a shape of the noise by x, then an autoregressive stretch), score networks"
+        " in units of the posterior (conditional ones given earlier latents, which hold all that"
+        " these say: such scores are learned as a shape for each latent and x), likelihood of"
+        " CelebA (normal, one learned deviation), particles, how many of them are decoded"
     ),
     "binarisation": (
         "dynamic: each training pixel is drawn as 0 or 1 with its grey level as probability, anew"

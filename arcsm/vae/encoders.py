@@ -76,12 +76,12 @@ class Encoder(nn.Module):
         hidden, extra = check_whole(hidden, "hidden"), check_whole(extra, "extra", 0)
         self.dims, self.feature_dims = dims, features
         self.body = nn.Identity() if body is None else body
-        # Two layers of units, and beside them a first layer that is read as it is: r has a view of
-        # x of its own in it. Both first layers are one product.
-        self.first = nn.Linear(features, 2 * hidden)
-        self.second = nn.Linear(hidden, hidden)
-        # All that is read off the units at once: μ, log σ, and what else r needs of x.
-        self.head = nn.Linear(2 * hidden, 2 * dims + extra)
+        self.network = nn.Sequential(
+            nn.Linear(features, hidden), nn.Tanh(), nn.Linear(hidden, hidden), nn.Tanh()
+        )
+        # All that is read off the hidden units at once, as one product: μ, log σ, and what else r
+        # needs of x.
+        self.head = nn.Linear(hidden, 2 * dims + extra)
 
     def forward(self, x: Tensor, eps: Noise) -> Latents:
         """Return a latent for each particle and each x."""
@@ -130,17 +130,12 @@ class Encoder(nn.Module):
             )
 
     def _read(self, features: Features) -> tuple[Units, Units, Extra]:
-        direct, deep = self.first(features).chunk(2, -1)
-        units = torch.tanh(torch.cat([direct, self.second(torch.tanh(deep))], -1))
-        mean, log_scale, extra = self.head(units).tensor_split((self.dims, 2 * self.dims), -1)
-        return mean, log_scale, torch.cat([extra, direct], -1)
+        read = self.head(self.network(features))
+        mean, log_scale, extra = read.tensor_split((self.dims, 2 * self.dims), -1)
+        return mean, log_scale, extra
 
     def standard(self, features: Features, extra: Extra, eps: Noise) -> Latents:
-        """Return r, latents in units of x.
-
-        `extra` is what is known of x beside the units: so many numbers as the head was asked for,
-        and then `hidden` of the first layer.
-        """
+        """Return r, latents in units of x; `extra` is what the head says beside the units."""
         raise NotImplementedError
 
 
@@ -171,7 +166,7 @@ def normal_entropy(log_scale: Units) -> Float[Tensor, "*batch"]:
 
 
 class FreeEncoder(Encoder):
-    """r = ε + f(ε, x), any of ε in any of z: f is a network (features + D) → 256 → 256 → D.
+    """r = ε + f(ε, x), any of ε in any of z: a network (features + D) → 256 → 256 → D.
 
     Its joint score is defined, so that SSM, Stein and Spectral may use it; its conditional scores
     do not give the entropy gradient.
@@ -181,14 +176,15 @@ class FreeEncoder(Encoder):
         self, dims: int, features: int, *, hidden: int = 256, body: nn.Module | None = None
     ):
         super().__init__(dims, features, hidden, body)
+        self.from_features = nn.Linear(features, hidden)
         self.from_noise = nn.Linear(dims, hidden, bias=False)
         self.middle = nn.Linear(hidden, hidden)
         self.output = nn.Linear(hidden, dims)
 
     def standard(self, features: Features, extra: Extra, eps: Noise) -> Latents:
         """Return ε + f(ε, x)."""
-        # One layer on both at once: what it sees of x is written beside no particle.
-        h = torch.tanh(extra + self.from_noise(eps))
+        # One layer on both at once, without writing features beside each particle.
+        h = torch.tanh(self.from_features(features) + self.from_noise(eps))
         return eps + self.output(torch.tanh(self.middle(h)))
 
 
@@ -223,7 +219,7 @@ class ImplicitEncoder(Encoder):
     ):
         dims, hidden = check_whole(dims, "dims"), check_whole(hidden, "hidden")
         bumps = check_whole(bumps, "bumps", 0)
-        super().__init__(dims, features, hidden, body, 3 * dims * bumps)
+        super().__init__(dims, features, hidden, body, 3 * dims * bumps + hidden)
         self.bumps = bumps
         # Unit of degree m sees w_1 … w_m; output d sees units of degree d − 1 and less.
         place = torch.arange(dims)
@@ -238,11 +234,11 @@ class ImplicitEncoder(Encoder):
         self.register_buffer("shares", (shares / shares.sum())[:, None, None], persistent=False)
         with torch.no_grad():
             # It begins near to independent normal latents.
-            self.head.weight[2 * dims :].mul_(0.5)
+            self.head.weight[2 * dims : -hidden].mul_(0.5)
             self.output.weight.mul_(0.1)
             self.output.bias.zero_()
             # What the units that see w are given by x has a bias, and one is enough.
-            self.first.bias[:hidden] = self.from_latents.bias
+            self.head.bias[-hidden:] = self.from_latents.bias
             self.from_latents.register_parameter("bias", None)
 
     def standard(self, features: Features, extra: Extra, eps: Noise) -> Latents:

@@ -201,25 +201,13 @@ def test_gradients_reach_every_weight() -> None:
         assert all(bool((p.grad != 0).any()) for p in encoder.parameters()), kind
 
 
-@pytest.mark.parametrize("kind", [GaussianEncoder, FreeEncoder, ImplicitEncoder])
-def test_all_encoders_see_x_by_the_same_layers(kind: type[Encoder]) -> None:
-    """One of two layers, and one that is read as it is: what is said of methods is not theirs."""
-    encoder, x = kind(2, 3, hidden=4), torch.randn(5, 3)
-    direct, deep = torch.tanh(encoder.first(x)).split(4, -1)
-    units = torch.cat([direct, torch.tanh(encoder.second(deep))], -1)
-    read = units @ encoder.head.weight.T + encoder.head.bias
-    for found, expected in zip(encoder.units(x), (read[:, :2], read[:, 2:4]), strict=True):
-        torch.testing.assert_close(found, expected)
-
-
 def test_free_encoder_is_one_network_on_x_beside_noise() -> None:
     encoder = FreeEncoder(2, 3, hidden=4)
     x, eps = torch.randn(5, 3), torch.randn(1, 5, 2)
     layer = nn.Linear(5, 4)
     with torch.no_grad():
-        seen = encoder.first.weight[:4]
-        layer.weight.copy_(torch.cat([seen, encoder.from_noise.weight], 1))
-        layer.bias.copy_(encoder.first.bias[:4])
+        layer.weight.copy_(torch.cat([encoder.from_features.weight, encoder.from_noise.weight], 1))
+        layer.bias.copy_(encoder.from_features.bias)
     joined = torch.tanh(layer(torch.cat([x, eps[0]], 1)))
     mean, log_scale = encoder.units(x)
     r = eps[0] + encoder.output(torch.tanh(encoder.middle(joined)))
