@@ -53,13 +53,19 @@ def has_triton() -> bool:
 def matmul_precision(precision: str | None) -> Iterator[None]:
     """Multiply matrices of float32 with such a precision, as torch names it; None changes nothing.
 
+    With "highest" convolutions on a GPU keep all digits, too.
+
     >>> with matmul_precision("high"):
     ...     torch.get_float32_matmul_precision()
     'high'
     """
     former = torch.get_float32_matmul_precision()
+    convolutions = torch.backends.cudnn.allow_tf32
     torch.set_float32_matmul_precision(former if precision is None else precision)
+    if precision == "highest":
+        torch.backends.cudnn.allow_tf32 = False
     try:
         yield
     finally:
         torch.set_float32_matmul_precision(former)
+        torch.backends.cudnn.allow_tf32 = convolutions

@@ -14,6 +14,7 @@ import torch
 WARM_UP = 3
 
 T = TypeVar("T")
+U = TypeVar("U")
 
 
 class Replayed(Generic[T]):
@@ -38,25 +39,21 @@ class Replayed(Generic[T]):
         self.captures = wanted and torch.device(device).type == "cuda"
         self._work, self._generators, self._lost = work, generators, lost
         self._done = 0
-        self._graph: torch.cuda.CUDAGraph | None = None
-        self._found: T
+        self._again: Callable[[], T] | None = None
 
     def __call__(self) -> T:
         """Do the work."""
-        if self.captures and self._graph is None:
+        if self.captures and self._again is None:
             if self._done < WARM_UP:
                 self._done += 1
                 return self._beside()
             self._capture()
-        if self._graph is None:
-            return self._work()
-        self._graph.replay()
-        return self._found
+        return self._work() if self._again is None else self._again()
 
     @property
     def replays(self) -> bool:
         """Whether there is a graph by now."""
-        return self._graph is not None
+        return self._again is not None
 
     def _beside(self) -> T:
         """Work on another stream than the default one, which cannot be captured."""
@@ -69,12 +66,8 @@ class Replayed(Generic[T]):
 
     def _capture(self) -> None:
         """Make the graph, in which nothing is done yet; if that fails, give it up."""
-        graph = torch.cuda.CUDAGraph()
-        for generator in self._generators:
-            graph.register_generator_state(generator)
         try:
-            with torch.cuda.graph(graph):
-                self._found = self._work()
+            self._again = self._captured()
         except RuntimeError as error:
             torch.cuda.synchronize()
             reason = str(error).strip().splitlines()[0]
@@ -82,8 +75,65 @@ class Replayed(Generic[T]):
             self.captures = False
             if self._lost is not None:
                 self._lost()
-        else:
-            self._graph = graph
+
+    def _captured(self) -> Callable[[], T]:
+        """Return the work as a graph."""
+        graph, found = self._graph_of(self._work)
+
+        def again() -> T:
+            graph.replay()
+            return found
+
+        return again
+
+    def _graph_of(self, work: Callable[[], U]) -> tuple[torch.cuda.CUDAGraph, U]:
+        """Return a graph, and what the work has returned: tensors that replaying writes anew."""
+        graph = torch.cuda.CUDAGraph()
+        for generator in self._generators:
+            graph.register_generator_state(generator)
+        with torch.cuda.graph(graph):
+            found = work()
+        return graph, found
+
+
+class ReplayedAround(Replayed[None]):
+    """Work in the middle of which the host has a part: two graphs, and that part between them.
+
+    `before` returns what the others are given; `between` leaves what it finds in tensors that stay
+    where they are. Either both graphs can be captured, or all is done kernel by kernel.
+    """
+
+    def __init__(
+        self,
+        before: Callable[[], U],
+        between: Callable[[U], None],
+        after: Callable[[U], None],
+        device: torch.device | str,
+        *,
+        wanted: bool = True,
+        generators: Sequence[torch.Generator] = (),
+        lost: Callable[[], None] | None = None,
+    ):
+        def work() -> None:
+            begun = before()
+            between(begun)
+            after(begun)
+
+        super().__init__(work, device, wanted=wanted, generators=generators, lost=lost)
+        self._parts: tuple[Callable[..., Any], ...] = (before, between, after)
+
+    def _captured(self) -> Callable[[], None]:
+        """Return the work as two graphs; both are captured on the one stream that torch has."""
+        before, between, after = self._parts
+        first, begun = self._graph_of(before)
+        second, _ = self._graph_of(lambda: after(begun))
+
+        def again() -> None:
+            first.replay()
+            between(begun)
+            second.replay()
+
+        return again
 
 
 def compiled(function: Callable[..., Any]) -> Callable[..., Any]:

@@ -5,7 +5,7 @@ from typing import Any
 import pytest
 import torch
 
-from arcsm.replay import WARM_UP, Replayed
+from arcsm.replay import WARM_UP, Replayed, ReplayedAround
 
 gpu = pytest.mark.skipif(not torch.cuda.is_available(), reason="no CUDA device")
 devices = pytest.mark.parametrize("device", ["cpu", pytest.param("cuda", marks=gpu)])
@@ -58,4 +58,51 @@ def test_what_cannot_be_captured_is_done_all_the_same(device: str):
         for _ in range(WARM_UP + 2):
             replayed()
     assert total.item() == WARM_UP + 2 and lost == [True]
+    assert not replayed.captures and not replayed.replays
+
+
+def around(device: str, find: Any, spoil: bool = False) -> tuple[ReplayedAround, torch.Tensor]:
+    """Return work with a backward pass in its second half, and the weight that it moves."""
+    weight = torch.ones((), device=device, requires_grad=True)
+    factor = torch.zeros((), device=device)
+
+    def before() -> torch.Tensor:
+        return weight * weight
+
+    def between(square: torch.Tensor) -> None:
+        factor.fill_(find(square.item()))  # waits for the device
+
+    def after(square: torch.Tensor) -> None:
+        (slope,) = torch.autograd.grad(square, weight)
+        with torch.no_grad():
+            weight.add_(factor * slope)
+        if spoil:
+            weight.item()
+
+    return ReplayedAround(before, between, after, device), weight
+
+
+@devices
+def test_the_host_has_a_part_between_two_graphs(device: str):
+    seen: list[float] = []
+
+    def find(square: float) -> float:
+        seen.append(square)
+        return 0.25
+
+    replayed, weight = around(device, find)
+    for call in range(1, 9):
+        replayed()
+        assert weight.item() == pytest.approx(1.5**call)
+    assert seen == pytest.approx([1.5 ** (2 * call) for call in range(8)])
+    assert replayed.captures == replayed.replays == (device == "cuda")
+
+
+@pytest.mark.parametrize("device", [pytest.param("cuda", marks=gpu)])
+def test_where_one_of_two_graphs_cannot_be_captured_there_is_none(device: str):
+    replayed, weight = around(device, lambda square: 0.25, spoil=True)
+    with pytest.warns(UserWarning, match="cannot be captured as a graph: "):
+        for call in range(1, WARM_UP + 4):
+            replayed()
+            assert weight.item() == pytest.approx(1.5**call)
     assert not replayed.captures and not replayed.replays

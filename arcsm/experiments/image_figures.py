@@ -18,6 +18,8 @@ _DOTS = 160
 _MARGIN, _BETWEEN, _TOP, _NAME = 0.15, 0.25, 0.62, 0.34
 # Inches of a letter of titles.
 _LETTER = 0.09
+# Of series that are compared with the model.
+_MARKERS = ("D", "s", "^", "v", "P", "X")
 
 
 def grid_figure(
@@ -95,7 +97,7 @@ def points_figure(
             [point[0] for point in points],
             [point[1] for point in points],
             linestyle="",
-            marker="o" if last else "D",
+            marker="o" if last else _MARKERS[index % len(_MARKERS)],
             markersize=7 if last else 6,
             color=MODEL if last else INK,
             markerfacecolor=MODEL if last else "white",

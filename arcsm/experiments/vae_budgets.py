@@ -26,10 +26,12 @@ _CELEBA = {**_TRAINING, "learning_rate": 1e-4, "score_learning_rate": _SCORES}
 _SLOWER_SCORES = {"ssm": 1e-3, "ssm-ar": 3e-4, "csm": 3e-4}
 _COMMON: dict[str, Any] = {
     "assumed": (
-        "encoder of CSM (a shape of the noise by x, then an autoregressive stretch), score networks"
-        " in units of the posterior (conditional ones given earlier latents, which hold all that"
-        " these say: such scores are learned as a shape for each latent and x), likelihood of"
-        " CelebA (normal, one learned deviation), particles, how many of them are decoded"
+        "implicit encoders (a middle and a width by two layers of x, as for ELBO, and in these"
+        " units a network of noise and a further first layer of x; that of CSM: a shape of the"
+        " noise by x, then an autoregressive stretch), score networks in units of the posterior"
+        " (conditional ones given earlier latents, which hold all that these say: such scores are"
+        " learned as a shape for each latent and x), likelihood of CelebA (normal, one learned"
+        " deviation), particles, how many of them are decoded"
     ),
     "binarisation": (
         "dynamic: each training pixel is drawn as 0 or 1 with its grey level as probability, anew"

@@ -1,8 +1,8 @@
 """What a training step of a VAE takes by each estimator of the entropy gradient.
 
 All methods in one piece, in turns, so that they meet the same machine. On a GPU steps are captured
-as graphs, but for those with eigenvectors; all seeds are trained side by side, and a step is one of
-all of them.
+as graphs, ten as one, but for those with eigenvectors, which are found between two graphs; all
+seeds are trained side by side, and a step is one of all of them.
 """
 
 import math
@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 
 from arcsm.experiments.experiment import Experiment, Piece, Place, Raw, Settings, Verdict
 from arcsm.experiments.image_figures import points_figure
-from arcsm.experiments.image_parts import forget_former_work
+from arcsm.experiments.image_parts import DATA, forget_former_work
 from arcsm.experiments.vae_budgets import BUDGETS, METHODS
 from arcsm.experiments.vae_parts import Pictures, make_stack
 from arcsm.experiments.work import synchronise
@@ -84,10 +84,10 @@ def metrics(settings: Settings, raw: Mapping[str, Raw]) -> Sequence[Metric]:
 def figures(settings: Settings, raw: Mapping[str, Raw]) -> "Mapping[str, Figure]":
     """Draw the times of all methods."""
     values = {
-        f"{one['data']}, {one['latent']} latents": {
-            METHODS[method]: [value] for method, value in one["ms"].items()
+        METHODS[method]: {
+            _title(one["data"], one["latent"]): [one["ms"][method]] for one in raw.values()
         }
-        for one in raw.values()
+        for method in settings["methods"]
     }
     title = "A step of training, all seeds side by side"
     return {"times": points_figure(values, x="milliseconds", title=title)}
@@ -102,7 +102,7 @@ def verdicts(settings: Settings, metrics: Sequence[Metric]) -> Sequence[Verdict]
             for one in metrics
             if table.items() <= one.labels.items()
         }
-        title = f"{table['data']}, {table['latent']} latents"
+        title = _title(table["data"], table["latent"])
         tells = settings["sources"][table["data"]]["name"] == table["data"]
         if (_STEP, "csm") in of and (_STEP, "elbo") in of:
             own, other = of[_STEP, "csm"], of[_STEP, "elbo"]
@@ -120,6 +120,10 @@ def verdicts(settings: Settings, metrics: Sequence[Metric]) -> Sequence[Verdict]
         judged = tells and table["data"] == "mnist"
         said.append(Verdict(plain[slowest] <= MINUTES if judged else None, text))
     return said
+
+
+def _title(data: str, latent: int) -> str:
+    return f"{DATA[data]}, {latent} latents"
 
 
 EXPERIMENT = Experiment(

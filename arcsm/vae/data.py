@@ -9,7 +9,7 @@ from torch import Tensor
 
 from arcsm.errors import InputError
 from arcsm.vae.decoders import Decoder, binarise
-from arcsm.vae.encoders import Encoder, check_noise
+from arcsm.vae.encoders import Encoder, check_independence, check_noise
 
 # Images by which networks are tried.
 _FEW = 8
@@ -57,8 +57,9 @@ class ImageSource(ABC):
         """Refuse networks that cannot take these images, by a few of them.
 
         Noise of a form other than the estimator of this name needs is refused, too, as far as
-        derivatives show it; and so are latents other than those that training asks for, by the
-        method of the encoder that is called `trained_by`.
+        derivatives show it, and units that do not hold what they are said to; and so are latents
+        other than those that training asks for, by the method of the encoder that is called
+        `trained_by`.
         """
         # From a generator of its own: those of a run draw what they would have drawn.
         generator = torch.Generator(self.pixels.device).manual_seed(0)
@@ -91,6 +92,8 @@ class ImageSource(ABC):
             )
         if autoregressive_for is not None:
             check_noise(z, eps, autoregressive_for)
+            if encoder.independent_in_units:
+                check_independence(encoder, features, eps)
 
     @abstractmethod
     def made(self, levels: Tensor, generator: torch.Generator | None) -> Tensor:

@@ -69,16 +69,24 @@ class Encoder(nn.Module):
     independent_in_units = False
 
     def __init__(
-        self, dims: int, features: int, hidden: int, body: nn.Module | None, extra: int = 0
+        self,
+        dims: int,
+        features: int,
+        hidden: int,
+        body: nn.Module | None,
+        *,
+        extra: int = 0,
+        view: int = 0,
     ):
         super().__init__()
         dims, features = check_whole(dims, "dims"), check_whole(features, "features")
-        hidden, extra = check_whole(hidden, "hidden"), check_whole(extra, "extra", 0)
+        hidden = check_whole(hidden, "hidden")
+        extra, view = check_whole(extra, "extra", 0), check_whole(view, "view", 0)
         self.dims, self.feature_dims = dims, features
         self.body = nn.Identity() if body is None else body
-        self.network = nn.Sequential(
-            nn.Linear(features, hidden), nn.Tanh(), nn.Linear(hidden, hidden), nn.Tanh()
-        )
+        # With a first layer for r's own view of x, of so many units: one product for both.
+        self.from_x = nn.Linear(features, hidden + view)
+        self.deeper = nn.Linear(hidden, hidden)
         # All that is read off the hidden units at once, as one product: μ, log σ, and what else r
         # needs of x.
         self.head = nn.Linear(hidden, 2 * dims + extra)
@@ -130,12 +138,17 @@ class Encoder(nn.Module):
             )
 
     def _read(self, features: Features) -> tuple[Units, Units, Extra]:
-        read = self.head(self.network(features))
+        below, view = self.from_x(features).tensor_split((self.deeper.in_features,), -1)
+        read = self.head(torch.tanh(self.deeper(torch.tanh(below))))
         mean, log_scale, extra = read.tensor_split((self.dims, 2 * self.dims), -1)
-        return mean, log_scale, extra
+        return mean, log_scale, torch.cat([extra, view], -1)
 
     def standard(self, features: Features, extra: Extra, eps: Noise) -> Latents:
-        """Return r, latents in units of x; `extra` is what the head says beside the units."""
+        """Return r, latents in units of x.
+
+        `extra` is what the head says beside the units, and then r's own view of x, before any
+        activation.
+        """
         raise NotImplementedError
 
 
@@ -175,8 +188,7 @@ class FreeEncoder(Encoder):
     def __init__(
         self, dims: int, features: int, *, hidden: int = 256, body: nn.Module | None = None
     ):
-        super().__init__(dims, features, hidden, body)
-        self.from_features = nn.Linear(features, hidden)
+        super().__init__(dims, features, hidden, body, view=check_whole(hidden, "hidden"))
         self.from_noise = nn.Linear(dims, hidden, bias=False)
         self.middle = nn.Linear(hidden, hidden)
         self.output = nn.Linear(hidden, dims)
@@ -184,7 +196,7 @@ class FreeEncoder(Encoder):
     def standard(self, features: Features, extra: Extra, eps: Noise) -> Latents:
         """Return ε + f(ε, x)."""
         # One layer on both at once, without writing features beside each particle.
-        h = torch.tanh(self.from_features(features) + self.from_noise(eps))
+        h = torch.tanh(extra + self.from_noise(eps))
         return eps + self.output(torch.tanh(self.middle(h)))
 
 
@@ -219,7 +231,7 @@ class ImplicitEncoder(Encoder):
     ):
         dims, hidden = check_whole(dims, "dims"), check_whole(hidden, "hidden")
         bumps = check_whole(bumps, "bumps", 0)
-        super().__init__(dims, features, hidden, body, 3 * dims * bumps + hidden)
+        super().__init__(dims, features, hidden, body, extra=3 * dims * bumps, view=hidden)
         self.bumps = bumps
         # Unit of degree m sees w_1 … w_m; output d sees units of degree d − 1 and less.
         place = torch.arange(dims)
@@ -234,11 +246,11 @@ class ImplicitEncoder(Encoder):
         self.register_buffer("shares", (shares / shares.sum())[:, None, None], persistent=False)
         with torch.no_grad():
             # It begins near to independent normal latents.
-            self.head.weight[2 * dims : -hidden].mul_(0.5)
+            self.head.weight[2 * dims :].mul_(0.5)
             self.output.weight.mul_(0.1)
             self.output.bias.zero_()
             # What the units that see w are given by x has a bias, and one is enough.
-            self.head.bias[-hidden:] = self.from_latents.bias
+            self.from_x.bias[hidden:] = self.from_latents.bias
             self.from_latents.register_parameter("bias", None)
 
     def standard(self, features: Features, extra: Extra, eps: Noise) -> Latents:
@@ -336,6 +348,26 @@ def check_noise(z: Latents, eps: Noise, name: str = "CSM") -> None:
             f" by ε_{e + 1}: conditional scores would not give the entropy gradient; use"
             " ImplicitEncoder, order latents and noise so that none looks ahead, or take a method"
             " of joint scores (ssm, stein, spectral)"
+        )
+
+
+def check_independence(encoder: Encoder, features: Features, eps: Noise) -> None:
+    """Refuse an encoder whose latents, in the units it gives, depend on the noise of others.
+
+    That they do not is what `independent_in_units` says; the noise requires gradients.
+    """
+    z, middle, log_width = encoder.latents_and_conditional_units(features, eps)
+    slopes = _slopes((z - middle) * torch.exp(-log_width), eps)
+    # What cancels leaves something in single precision; what does not is far larger.
+    others = slopes - slopes.diagonal().diag()
+    d, e = divmod(int(others.argmax()), len(others))
+    if not bool(others[d, e] <= 0.01 * slopes[d, d] + 0.001):
+        raise InputError(
+            "expected latents that are independent of one another given x, each in the units that"
+            f" a {type(encoder).__name__} gives it, got a derivative of {others[d, e].item():.2g}"
+            f" of the one of z_{d + 1} by ε_{e + 1}: scores would be learned without z_<d, and be"
+            " wrong; set independent_in_units = False, or give units that hold what z_<d says, by"
+            " conditional_units and latents_and_conditional_units"
         )
 
 

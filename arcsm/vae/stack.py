@@ -104,20 +104,31 @@ def _laid_out(stacked: Tensor) -> Tensor:
 
 
 def _plain_layers(whole: "_Method", narrow: int) -> list[str]:
-    """Put plain layers into the place of linear and masked ones; return the names of the latter.
+    """Put plain layers into the place of masked ones, whose names are returned, and of narrow ones.
 
-    Those with at most so many inputs or outputs are `narrow`.
+    Layers with at most so many inputs or outputs are `narrow`; those of classes of their own, or
+    with hooks, are left as they are, and so are those that stand in several places.
     """
-    found = {
-        name: layer for name, layer in whole.module.named_modules() if isinstance(layer, nn.Linear)
-    }
-    for name, old in found.items():
-        parent, _, leaf = f"module.{name}".rpartition(".")
-        kind = _NarrowLinear if min(old.in_features, old.out_features) <= narrow else nn.Linear
+    modules = list(whole.named_modules(remove_duplicate=False))
+    masked = []
+    for name, old in modules:
+        if isinstance(old, MaskedLinear):
+            masked.append(name.removeprefix("module."))
+        elif (
+            type(old) is not nn.Linear
+            or min(old.in_features, old.out_features) > narrow
+            or old._forward_hooks
+            or old._forward_pre_hooks
+            or sum(other is old for _, other in modules) > 1
+        ):
+            continue
+        is_narrow = min(old.in_features, old.out_features) <= narrow
         size = old.in_features, old.out_features
+        kind = _NarrowLinear if is_narrow else nn.Linear
+        parent, _, leaf = name.rpartition(".")
         layer = kind(*size, bias=old.bias is not None, device="meta")
         setattr(whole.get_submodule(parent), leaf, layer)
-    return [name for name, layer in found.items() if isinstance(layer, MaskedLinear)]
+    return masked
 
 
 class _NarrowLinear(nn.Linear):

@@ -19,6 +19,8 @@ if TYPE_CHECKING:
     from arcsm.vae.training import VAEStack
 
 _FORMAT = "arcsm-vae-run"
+# Of what is written: another one where weights have other names or meanings.
+_VERSION = 2
 
 
 class Kept:
@@ -73,6 +75,7 @@ def save_run(stack: "VAEStack", path: str | os.PathLike[str]) -> None:
     """Write all that further steps depend on."""
     header = {
         "format": _FORMAT,
+        "version": _VERSION,
         "about": _about(stack),
         "step": stack.step,
         "seconds": stack.seconds,
@@ -95,6 +98,11 @@ def load_run(stack: "VAEStack", path: str | os.PathLike[str]) -> None:
             f"expected a run of VAEs in {name!r}, got no such file or a damaged one: {error};"
             " remove it to begin anew"
         ) from error
+    if header.get("format") == _FORMAT and header.get("version") != _VERSION:
+        raise CheckpointError(
+            f"expected a run of VAEs of version {_VERSION} in {name!r}, got one of another version"
+            " of arcsm, which has other networks; remove it to begin anew"
+        )
     if header.get("format") != _FORMAT or header.get("about") != _about(stack):
         raise CheckpointError(
             "expected a run of VAEs with the same settings, seeds, images and kind of device in"

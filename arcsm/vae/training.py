@@ -31,7 +31,7 @@ from torch import Tensor
 from arcsm.autoregressive import seeded
 from arcsm.devices import check_device, matmul_precision
 from arcsm.errors import NonFiniteLossError
-from arcsm.replay import Replayed, compiled
+from arcsm.replay import Replayed, ReplayedAround, compiled
 from arcsm.vae.data import ImageSource
 from arcsm.vae.decoders import Decoder, log_prior
 from arcsm.vae.descent import Descent
@@ -156,27 +156,23 @@ class VAEStack:
             self._at_once = math.gcd(_AT_ONCE, settings.steps, settings.evaluate_every)
         # Of the steps that are taken at once, where it changes.
         self._rates = torch.zeros(self._at_once, device=device) if settings.decay else None
-        self._begun: Begun | None = None  # and the scores that it lacks are the host's
         shape = (runs, settings.particles, settings.batch, self._estimator.dims)
         self._scores_by_host = torch.zeros(shape if by_host else 0, device=device)
-        work: tuple[Callable[[], Begun | None], ...] = (self.take_steps,)
-        if by_host:
-            work = (self._begin_one, self._finish_one)
-        self._replayed = [
-            Replayed(
-                part,
-                self.device,
-                wanted=settings.capture,
-                generators=[self.generator],
-                lost=self._renew_generator,
-            )
-            for part in work
-        ]
+        how: dict[str, Any] = {
+            "wanted": settings.capture,
+            "generators": [self.generator],
+            "lost": self._renew_generator,
+        }
+        self._replayed = (
+            ReplayedAround(self._begin_one, self._find_scores, self._finish_one, self.device, **how)
+            if by_host
+            else Replayed(self.take_steps, self.device, **how)
+        )
 
     @property
     def captured(self) -> bool:
         """Whether steps are replayed as graphs; known for certain after the first few."""
-        return all(part.captures for part in self._replayed)
+        return self._replayed.captures
 
     def train(
         self,
@@ -217,16 +213,13 @@ class VAEStack:
         """Take a step, or some on a GPU: as a graph, once that is captured."""
         self.whole = False
         if self._rates is not None:
-            steps = range(self.step, self.step + self._at_once)
-            self._rates.copy_(torch.tensor([self.settings.rate_at(step) for step in steps]))
+            rates = [self.settings.rate_at(self.step + i) for i in range(self._at_once)]
+            told = torch.tensor(rates)
+            if self._rates.is_cuda:  # else the host would wait for the steps before
+                told = told.pin_memory()
+            self._rates.copy_(told, non_blocking=True)
         with self._precision():
-            begin, *finish = self._replayed
-            self._begun = None  # of the step before: kept, its gradients would be on its stream
-            self._begun = begin()
-            for rest in finish:
-                assert self._begun is not None
-                self._scores_by_host.copy_(self._estimator.scores(self._begun.drawn.z))
-                rest()
+            self._replayed()
         self.step += self._at_once
         self.whole = True
 
@@ -238,6 +231,7 @@ class VAEStack:
 
     def take_steps(self) -> None:
         """Do the work of some steps on the device; nothing here waits for it."""
+        self._held, self._moved = None, None  # of a capture that failed
         images, noise = self._draw(self._at_once), self._noise(self._at_once)
         for index, (x, eps) in enumerate(zip(images, noise, strict=True)):
             begun = self._begin(x, eps)
@@ -252,9 +246,12 @@ class VAEStack:
     def _begin_one(self) -> Begun:
         return self._begin(self._draw(1)[0], self._noise(1)[0])
 
-    def _finish_one(self) -> None:
-        assert self._begun is not None
-        self._finish(self._begun, self._scores_by_host, 0)
+    def _find_scores(self, begun: Begun) -> None:
+        self._scores_by_host.copy_(self._estimator.scores(begun.drawn.z))
+
+    def _finish_one(self, begun: Begun) -> None:
+        self._finish(begun, self._scores_by_host, 0)
+        self._held = None
 
     def _begin(self, x: Tensor, eps: Tensor) -> Begun:
         """Draw latents; let the score estimators learn from them beside the decoder's passes."""

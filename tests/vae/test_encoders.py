@@ -21,7 +21,7 @@ from arcsm.vae import (
     log_prior,
 )
 from arcsm.vae.data import BinaryImages, ScaledImages
-from arcsm.vae.encoders import check_noise
+from arcsm.vae.encoders import check_independence, check_noise
 
 
 def rough_encoder(dims: int = 5) -> ImplicitEncoder:
@@ -125,6 +125,28 @@ def test_in_conditional_units_a_latent_depends_on_its_own_noise_alone(
         assert d == 4 or (own[..., d + 1 :] - same[..., d + 1 :]).abs().min() > 0
 
 
+class Correlated(GaussianEncoder):
+    """Latents that are not independent, whatever its parent says."""
+
+    def standard(self, features: Tensor, extra: Tensor, eps: Tensor) -> Tensor:
+        return eps + 0.5 * torch.cat([torch.zeros_like(eps[..., :1]), eps[..., :-1]], -1)
+
+
+def test_units_that_do_not_hold_what_earlier_latents_say_are_refused() -> None:
+    features, eps = torch.randn(4, 3), torch.randn(2, 4, 5, requires_grad=True)
+    for encoder in (rough_encoder().float(), GaussianEncoder(5, 3), ImplicitEncoder(5, 3)):
+        check_independence(encoder, features, eps)
+    with pytest.raises(InputError, match=r"0\.5 of the one of z_. by ε_.*independent_in_units"):
+        check_independence(Correlated(5, 3), features, eps)
+    source = BinaryImages(torch.randint(256, (20, 3), dtype=torch.uint8))
+    with pytest.raises(InputError, match="a Correlated gives"):
+        source.check_networks(Correlated(5, 3), BernoulliDecoder(5, 3), "CSM")
+    source.check_networks(Correlated(5, 3), BernoulliDecoder(5, 3))  # for methods of joint scores
+    told = Correlated(5, 3)
+    told.independent_in_units = False
+    source.check_networks(told, BernoulliDecoder(5, 3), "CSM")
+
+
 @pytest.mark.parametrize("kind", [GaussianEncoder, FreeEncoder])
 def test_encoders_without_conditionals_have_units_of_x(kind: type[Encoder]) -> None:
     encoder, features, eps = kind(2, 3, hidden=8), torch.randn(4, 3), torch.randn(5, 4, 2)
@@ -201,13 +223,27 @@ def test_gradients_reach_every_weight() -> None:
         assert all(bool((p.grad != 0).any()) for p in encoder.parameters()), kind
 
 
+@pytest.mark.parametrize("kind", [GaussianEncoder, FreeEncoder, ImplicitEncoder])
+def test_units_are_read_off_two_layers_and_views_are_others(kind: type[Encoder]) -> None:
+    encoder, x, eps = kind(2, 3, hidden=4), torch.randn(5, 3), torch.randn(6, 5, 2)
+    hidden = torch.tanh(encoder.deeper(torch.tanh(encoder.from_x(x)[:, :4])))
+    read = (hidden @ encoder.head.weight.T + encoder.head.bias)[:, :4]
+    torch.testing.assert_close(torch.cat(encoder.units(x), -1), read)
+    before = encoder(x, eps)
+    with torch.no_grad():
+        encoder.from_x.bias[4:] += 1
+    assert torch.equal(torch.cat(encoder.units(x), -1), read)
+    assert torch.equal(encoder(x, eps), before) == (kind is GaussianEncoder)
+
+
 def test_free_encoder_is_one_network_on_x_beside_noise() -> None:
     encoder = FreeEncoder(2, 3, hidden=4)
     x, eps = torch.randn(5, 3), torch.randn(1, 5, 2)
     layer = nn.Linear(5, 4)
     with torch.no_grad():
-        layer.weight.copy_(torch.cat([encoder.from_features.weight, encoder.from_noise.weight], 1))
-        layer.bias.copy_(encoder.from_features.bias)
+        seen = encoder.from_x.weight[4:]
+        layer.weight.copy_(torch.cat([seen, encoder.from_noise.weight], 1))
+        layer.bias.copy_(encoder.from_x.bias[4:])
     joined = torch.tanh(layer(torch.cat([x, eps[0]], 1)))
     mean, log_scale = encoder.units(x)
     r = eps[0] + encoder.output(torch.tanh(encoder.middle(joined)))

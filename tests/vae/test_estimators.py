@@ -9,6 +9,7 @@ import pytest
 import torch
 from torch import Tensor, nn
 
+from arcsm.context.made import MADE
 from arcsm.devices import matmul_precision
 from arcsm.errors import InputError, NonFiniteLossError
 from arcsm.experiments.entropy_gradients import WarpedSampler
@@ -231,12 +232,29 @@ def test_conditional_scores_follow_the_encoder_at_once(method: str) -> None:
     x = torch.randn(8, 3)
     teach(estimator, lambda: encoder(x, torch.randn(64, 8, 4)), x, steps=60, rate=2e-3)
     with torch.no_grad():  # the encoder goes on, the estimator does not
-        encoder.head.bias.add_(torch.randn_like(encoder.head.bias))
+        for layer in (encoder.head, encoder.from_x):  # units of x, and what the others see of it
+            layer.bias.add_(torch.randn_like(layer.bias))
     eps = torch.randn(4000, 8, 4)
     log_width = encoder.latents_and_conditional_units(x, eps)[2]
     exact = gradients(normal_entropy(log_width).mean(), encoder)
     found = gradients(estimator.entropy_surrogate(encoder(x, eps), x), encoder)
     assert (found - exact).norm() < 0.1 * exact.norm()
+
+
+@pytest.mark.parametrize("method", ["csm", "ssm-ar"])
+def test_fields_see_earlier_latents_unless_units_hold_what_these_say(method: str) -> None:
+    def sees_earlier(sampler: nn.Module, condition_dims: int) -> bool:
+        estimator = make_estimator(method, sampler, condition_dims, width=8)
+        assert isinstance(estimator, LearnedEntropy)
+        return isinstance(estimator.field.context, MADE)
+
+    assert not sees_earlier(ImplicitEncoder(2, 3, hidden=4), 3)
+    assert not sees_earlier(GaussianEncoder(2, 3, hidden=4), 3)
+    assert sees_earlier(ImplicitEncoder(2, 3, hidden=4), 0)  # which knows of no units then
+    assert sees_earlier(WarpedSampler(2), 0)
+    encoder = ImplicitEncoder(2, 3, hidden=4)
+    encoder.independent_in_units = False
+    assert sees_earlier(encoder, 3)
 
 
 def test_joint_scores_are_in_units_of_x_alone() -> None:

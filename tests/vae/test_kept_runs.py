@@ -46,7 +46,7 @@ def test_ctrl_c_within_a_step_keeps_that_step_and_loses_no_bit(method: str, tmp_
     move = first._descents[0].step
 
     def interrupt(gradients: Sequence[torch.Tensor]) -> None:
-        if first.step == 2:  # the estimator has learned, the autoencoder is not moved
+        if first.step == 2:  # the estimator has learned, the decoder moved, the encoder has not
             signal.raise_signal(signal.SIGINT)
         move(gradients)
 

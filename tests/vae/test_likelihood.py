@@ -1,6 +1,7 @@
 """AIS and IWAE on a linear-Gaussian model, whose likelihood is known, and what goes wrong."""
 
 import math
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -8,6 +9,7 @@ import pytest
 import torch
 from torch import Tensor, nn
 
+from arcsm.devices import matmul_precision
 from arcsm.errors import InputError
 from arcsm.vae import (
     AISSettings,
@@ -132,52 +134,85 @@ def test_steps_follow_the_acceptance() -> None:
         assert ais(decoder, x, settings).acceptance.mean().item() == pytest.approx(0.65, abs=0.12)
 
 
+class CoarseDecoder(LinearDecoder):
+    """Where gradients are wanted, those of another density."""
+
+    coarse = False
+
+    def log_prob(self, x: Tensor, z: Tensor) -> Tensor:
+        if self.coarse and torch.is_grad_enabled():
+            return 0.7 * super().log_prob(x, z.mul(4).round().div(4).detach() + z - z.detach())
+        return super().log_prob(x, z)
+
+
 def test_coarse_gradients_move_chains_and_change_no_estimate() -> None:
     """Weights and acceptance are those of the density itself: at fixed steps E w stays p(x)."""
+    decoder = CoarseDecoder(1, 1, noise=1.0)
+    with torch.no_grad():
+        decoder.weight.fill_(1.1)
+        decoder.bias.zero_()
+    x = torch.full((1, 1), 1.5)
+    exact = decoder.exact(x).item()
+    generator = torch.Generator().manual_seed(1)
 
-    class Coarse(LinearDecoder):
-        coarse = False
+    def settings(chains: int) -> AISSettings:
+        return AISSettings(chains, temperatures=3, leapfrog=3, first_step=0.4, adaptation=1.0)
 
-        def log_prob(self, x: Tensor, z: Tensor) -> Tensor:
-            if self.coarse and torch.is_grad_enabled():  # as where gradients alone are wanted
-                return 0.7 * super().log_prob(x, z.mul(4).round().div(4).detach() + z - z.detach())
-            return super().log_prob(x, z)
-
-    decoder = Coarse(1, 1, noise=1.0)
-    x, exact = torch.full((1, 1), 1.5), None
     moved = []
     for coarse in (False, True):
         decoder.coarse = coarse
-        exact = decoder.exact(x).item()
-        told = AISSettings(40_000, temperatures=3, leapfrog=3, first_step=0.4, adaptation=1.0)
-        found = ais(decoder, x, told, generator=torch.Generator().manual_seed(1))
+        found = ais(decoder, x, settings(40_000), generator=generator)
         assert found.log_likelihood.item() == pytest.approx(exact, abs=0.03)
         moved.append(found.acceptance.item())
     assert moved[1] < moved[0] - 1e-3
+    draws = decoder.posterior(x).sample(40_000, generator)[:, 0]
+    with pytest.warns(UserWarning, match="rejected every move"):  # single chains may
+        found = reverse_ais(decoder, x.expand(40_000, 1), draws, settings(1), generator=generator)
+    backwards = -torch.logsumexp(-found.log_likelihood, 0) + math.log(40_000)
+    assert backwards.item() == pytest.approx(exact, abs=0.03)
+
+
+class WatchedDecoder(BernoulliDecoder):
+    """Notes with which precision it is asked for what."""
+
+    def __init__(self) -> None:
+        super().__init__(2, 6, hidden=8)
+        self.asked: set[tuple[bool, str, bool]] = set()
+
+    def log_prob(self, x: Tensor, z: Tensor) -> Tensor:
+        precise = torch.get_float32_matmul_precision(), torch.backends.cudnn.allow_tf32
+        self.asked.add((torch.is_grad_enabled(), *precise))
+        return super().log_prob(x, z)
+
+
+@pytest.mark.parametrize("usual", ["highest", "high"])
+def test_gradients_alone_are_rounded(usual: str) -> None:
+    decoder, x = WatchedDecoder(), torch.rand(3, 6).round()
+    with matmul_precision(usual):
+        for tf32, expected in ((False, usual), (True, "high")):
+            decoder.asked.clear()
+            ais(decoder, x, AISSettings(4, 5, 2, tf32=tf32))
+            of_convolutions = {asked[2] for asked in decoder.asked if asked[0]}
+            assert of_convolutions == {torch.backends.cudnn.allow_tf32}
+            assert {asked[:2] for asked in decoder.asked} == {(True, expected), (False, "highest")}
+            assert not any(asked[2] for asked in decoder.asked if not asked[0])
+        assert torch.get_float32_matmul_precision() == usual
+    assert torch.backends.cudnn.allow_tf32
 
 
 def test_a_compiled_density_gives_the_same_walk(monkeypatch: pytest.MonkeyPatch) -> None:
-    compiled = []
-
-    def compile(function: Any, **options: Any) -> Any:
-        compiled.append(function)
-        return function
-
-    monkeypatch.setattr(torch, "compile", compile)
-    decoder = BernoulliDecoder(2, 6, hidden=8)
-    x = torch.rand(3, 6).round()
-    plain, quick = (
+    monkeypatch.setattr(torch, "compile", partial(torch.compile, backend="aot_eager"))
+    decoder, x = BernoulliDecoder(2, 6, hidden=8), torch.rand(3, 6).round()
+    plain, compiled = (
         ais(
             decoder,
             x,
-            AISSettings(4, 5, 2, compile=compile, tf32=compile),
+            AISSettings(4, 5, 2, compile=compile),
             generator=torch.Generator().manual_seed(1),
         )
         for compile in (False, True)
     )
-    assert len(compiled) == 1
-    assert torch.equal(plain.log_likelihood, quick.log_likelihood)
-    assert torch.get_float32_matmul_precision() == "highest"
+    torch.testing.assert_close(compiled.log_likelihood, plain.log_likelihood)
 
 
 def test_chains_that_all_reject_are_reported() -> None:
@@ -340,11 +375,12 @@ def test_simulated_colour_images_are_bounded_from_both_sides() -> None:
         ("first_step", (0, -0.1, math.inf, math.nan, True, torch.tensor(0.1))),
         ("adaptation", (0.5, math.inf, math.nan, True)),
         ("steepness", (0, -4.0, math.inf, math.nan, False, None)),
+        *((name, (1, 0.0, "yes", None)) for name in ("tf32", "compile")),
     ],
 )
 def test_settings_are_checked(name: str, values: tuple[Any, ...]) -> None:
     for value in values:
-        with pytest.raises(InputError, match=f"{name} (to be|of)"):
+        with pytest.raises(InputError, match=f"{name} (to be|of)|True or False as {name}"):
             AISSettings(**{name: value})
 
 
