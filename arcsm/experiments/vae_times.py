@@ -103,7 +103,9 @@ def verdicts(settings: Settings, metrics: Sequence[Metric]) -> Sequence[Verdict]
             if table.items() <= one.labels.items()
         }
         title = _title(table["data"], table["latent"])
-        tells = settings["sources"][table["data"]]["name"] == table["data"]
+        # Aims are those of a GPU.
+        captured = any(one.labels.get("captured", False) for one in metrics)
+        tells = captured and settings["sources"][table["data"]]["name"] == table["data"]
         if (_STEP, "csm") in of and (_STEP, "elbo") in of:
             own, other = of[_STEP, "csm"], of[_STEP, "elbo"]
             text = (

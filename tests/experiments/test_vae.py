@@ -253,12 +253,18 @@ def test_numbers_become_the_table_and_its_verdicts() -> None:
     assert of("gap to ELBO", "csm").value == pytest.approx(-2.09)
     said = {verdict.text: verdict.holds for verdict in verdicts(settings, found)}
     by_paper, best, _, gaps = said
-    assert said[by_paper] is True and "95.01 nats, the paper 95.02" in by_paper
+    assert said[by_paper] is True and "95.01 nats after 100,000 steps, the paper 95.02" in by_paper
     assert said[best] is True and best.startswith("MNIST, 8 latents: SSM is best")
     assert said[gaps] is None and "CSM -2.09 (-1.72)" in gaps and "SSM -2.10 (-1.13)" in gaps
     values["csm"] = [96.0, 96.1]
     worse = verdicts(settings, metrics(settings, fake(settings, table, values)))
     assert [one.holds for one in worse[:2]] == [False, False]
+    # A short run of one seed decides nothing.
+    short = {**settings, "training": BUDGETS["cpu"]["training"]}
+    alone = {method: of[:1] for method, of in values.items()}
+    first, second = verdicts(short, metrics(short, fake(short, table, alone)))[:2]
+    assert first.holds is second.holds is None
+    assert "after 3,000 steps" in first.text and second.text.endswith("behind it, of one seed.")
 
 
 def test_claims_find_their_metrics() -> None:
@@ -291,6 +297,9 @@ def test_times_become_verdicts() -> None:
     ms["csm"] = 2.0
     first, second = vae_times.verdicts(settings, vae_times.metrics(settings, {"mnist.8": raw}))
     assert first.holds is False and second.holds is False
+    raw["captured"] = dict.fromkeys(ms, False)  # no GPU
+    first, second = vae_times.verdicts(settings, vae_times.metrics(settings, {"mnist.8": raw}))
+    assert first.holds is second.holds is None
 
 
 def test_figures_have_a_panel_for_each_method() -> None:
