@@ -10,9 +10,7 @@ import torch
 from small_vaes import stack_of
 
 from arcsm.errors import CheckpointError
-from arcsm.vae import (
-    VAEStack,
-)
+from arcsm.vae import VAEStack, state
 from arcsm.vae.state import load_run, save_run
 
 
@@ -129,6 +127,17 @@ def test_a_foreign_run_is_refused(tmp_path: Path) -> None:
         load_run(stack_of("csm", (1,)), path)
     with pytest.raises(CheckpointError, match="weights of these networks"):
         load_run(stack_of("csm", dims=3), path)
+
+
+def test_a_run_of_another_version_is_refused(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = tmp_path / "vae.safetensors"
+    with monkeypatch.context() as older:
+        older.setattr(state, "_VERSION", 1)
+        save_run(stack_of("csm"), path)
+    with pytest.raises(CheckpointError, match=r"version 2 in .* another version.* remove it"):
+        load_run(stack_of("csm"), path)
 
 
 def test_states_are_kept_between_records(tmp_path: Path) -> None:
