@@ -34,6 +34,7 @@ from arcsm.experiments.vae_parts import (
     draw_samples,
     measure_likelihood,
     state_folder,
+    title_of,
     train_stack,
 )
 from arcsm.files import discard_directory
@@ -204,7 +205,7 @@ def figures(settings: Settings, raw: Mapping[str, Raw]) -> "Mapping[str, Figure]
         ones = {method: raw[name] for method, name in names.items() if name in raw}
         if not ones:
             continue
-        title = f"{DATA[data]}, {latent} latents"
+        title = title_of(data, latent)
         lines = {}
         for method, one in ones.items():
             curve = one["curve"]
@@ -243,7 +244,7 @@ def verdicts(settings: Settings, metrics: Sequence[Metric]) -> Sequence[Verdict]
     said: list[Verdict] = []
     for table in settings["tables"]:
         data, latent = table["data"], table["latent"]
-        title, paper = f"{DATA[data]}, {latent} latents", PAPER.get((data, latent))
+        title, paper = title_of(data, latent), PAPER.get((data, latent))
         tells = paper is not None and settings["sources"][data]["name"] == data
         found = {
             one.labels["method"]: one

@@ -19,7 +19,7 @@ from arcsm.data.images import Images
 from arcsm.data.images.places import user_cache
 from arcsm.errors import InputError
 from arcsm.experiments.experiment import Settings
-from arcsm.experiments.image_parts import load_data, to_png
+from arcsm.experiments.image_parts import DATA, load_data, to_png
 from arcsm.files import write_json
 from arcsm.plots.pictures import picture_grid
 from arcsm.vae import (
@@ -93,6 +93,11 @@ class Pictures:
         if self.binary:
             return levels.view(-1, height, width, channels).numpy()
         return levels.view(-1, channels, height, width).movedim(1, -1).contiguous().numpy()
+
+
+def title_of(data: str, latent: int) -> str:
+    """Return the name of a table for readers."""
+    return f"{DATA[data]}, {latent} latents"
 
 
 def seeds_of(settings: Settings, data: str) -> Sequence[int]:

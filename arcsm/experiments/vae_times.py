@@ -12,9 +12,9 @@ from typing import TYPE_CHECKING
 
 from arcsm.experiments.experiment import Experiment, Piece, Place, Raw, Settings, Verdict
 from arcsm.experiments.image_figures import points_figure
-from arcsm.experiments.image_parts import DATA, forget_former_work
+from arcsm.experiments.image_parts import forget_former_work
 from arcsm.experiments.vae_budgets import BUDGETS, METHODS
-from arcsm.experiments.vae_parts import Pictures, make_stack
+from arcsm.experiments.vae_parts import Pictures, make_stack, title_of
 from arcsm.experiments.work import synchronise
 from arcsm.results import Metric
 
@@ -85,7 +85,7 @@ def figures(settings: Settings, raw: Mapping[str, Raw]) -> "Mapping[str, Figure]
     """Draw the times of all methods."""
     values = {
         METHODS[method]: {
-            _title(one["data"], one["latent"]): [one["ms"][method]] for one in raw.values()
+            title_of(one["data"], one["latent"]): [one["ms"][method]] for one in raw.values()
         }
         for method in settings["methods"]
     }
@@ -102,7 +102,7 @@ def verdicts(settings: Settings, metrics: Sequence[Metric]) -> Sequence[Verdict]
             for one in metrics
             if table.items() <= one.labels.items()
         }
-        title = _title(table["data"], table["latent"])
+        title = title_of(table["data"], table["latent"])
         # Aims are those of a GPU.
         captured = any(one.labels.get("captured", False) for one in metrics)
         tells = captured and settings["sources"][table["data"]]["name"] == table["data"]
@@ -122,10 +122,6 @@ def verdicts(settings: Settings, metrics: Sequence[Metric]) -> Sequence[Verdict]
         judged = tells and table["data"] == "mnist"
         said.append(Verdict(plain[slowest] <= MINUTES if judged else None, text))
     return said
-
-
-def _title(data: str, latent: int) -> str:
-    return f"{DATA[data]}, {latent} latents"
 
 
 EXPERIMENT = Experiment(

@@ -188,7 +188,7 @@ class FreeEncoder(Encoder):
     def __init__(
         self, dims: int, features: int, *, hidden: int = 256, body: nn.Module | None = None
     ):
-        super().__init__(dims, features, hidden, body, view=check_whole(hidden, "hidden"))
+        super().__init__(dims, features, hidden, body, view=hidden)
         self.from_noise = nn.Linear(dims, hidden, bias=False)
         self.middle = nn.Linear(hidden, hidden)
         self.output = nn.Linear(hidden, dims)

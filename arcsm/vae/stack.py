@@ -112,17 +112,19 @@ def _plain_layers(whole: "_Method", narrow: int) -> list[str]:
     modules = list(whole.named_modules(remove_duplicate=False))
     masked = []
     for name, old in modules:
+        if not isinstance(old, nn.Linear):
+            continue
+        is_narrow = min(old.in_features, old.out_features) <= narrow
         if isinstance(old, MaskedLinear):
             masked.append(name.removeprefix("module."))
         elif (
-            type(old) is not nn.Linear
-            or min(old.in_features, old.out_features) > narrow
+            not is_narrow
+            or type(old) is not nn.Linear
             or old._forward_hooks
             or old._forward_pre_hooks
             or sum(other is old for _, other in modules) > 1
         ):
             continue
-        is_narrow = min(old.in_features, old.out_features) <= narrow
         size = old.in_features, old.out_features
         kind = _NarrowLinear if is_narrow else nn.Linear
         parent, _, leaf = name.rpartition(".")
