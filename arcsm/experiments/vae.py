@@ -117,6 +117,7 @@ def run(settings: Settings, piece: Piece, place: Place) -> Raw:
         "latent": latent,
         "method": method,
         "captured": stack.captured,
+        "side_by_side": place.jobs,
         "curve": curve,
         "runs": runs,
     }
@@ -135,13 +136,15 @@ def metrics(settings: Settings, raw: Mapping[str, Raw]) -> Sequence[Metric]:
             key = "ais" if table["data"] == "mnist" else "fid"
             values[method] = [run[key] for run in runs]
             found += _of_runs(settings, runs, labels)
+            together = one["side_by_side"]
+            shared = {"pieces side by side": together} if together > 1 else {}
             found.append(
                 Metric(
                     "seconds of training, all seeds side by side",
                     one["curve"]["seconds"][-1],
                     "s",
                     1,
-                    labels=labels,
+                    labels={**labels, **shared},
                 )
             )
         if "elbo" in values:

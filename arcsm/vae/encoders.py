@@ -210,7 +210,8 @@ class ImplicitEncoder(Encoder):
     shape. w_d need not be invertible in ε_d, and q has no density that could be written down. Given
     x and w_<d, r_d is increasing in w_d; hence w_<d is a function of z_<d and x, and ε_<d enters
     z_d only through z_<d. As m and c read w, not z, a masked network gives all of them at once:
-    there is no walk along the latents.
+    there is no walk along the latents. It has one hidden layer, whose units see x twice: by a first
+    layer of their own, and by the deeper one that the shapes are read off.
     """
 
     autoregressive_noise = True
@@ -231,7 +232,7 @@ class ImplicitEncoder(Encoder):
     ):
         dims, hidden = check_whole(dims, "dims"), check_whole(hidden, "hidden")
         bumps = check_whole(bumps, "bumps", 0)
-        super().__init__(dims, features, hidden, body, extra=3 * dims * bumps, view=hidden)
+        super().__init__(dims, features, hidden, body, extra=3 * dims * bumps + hidden, view=hidden)
         self.bumps = bumps
         # Unit of degree m sees w_1 … w_m; output d sees units of degree d − 1 and less.
         place = torch.arange(dims)
@@ -246,10 +247,11 @@ class ImplicitEncoder(Encoder):
         self.register_buffer("shares", (shares / shares.sum())[:, None, None], persistent=False)
         with torch.no_grad():
             # It begins near to independent normal latents.
-            self.head.weight[2 * dims :].mul_(0.5)
+            self.head.weight[2 * dims : -hidden].mul_(0.5)
             self.output.weight.mul_(0.1)
             self.output.bias.zero_()
-            # What the units that see w are given by x has a bias, and one is enough.
+            # What the units that see w are given by x has a bias, and one is enough to begin with.
+            self.head.bias[-hidden:].zero_()
             self.from_x.bias[hidden:] = self.from_latents.bias
             self.from_latents.register_parameter("bias", None)
 
@@ -291,8 +293,10 @@ class ImplicitEncoder(Encoder):
 
     def _split(self, extra: Extra) -> tuple[Extra, Extra]:
         """Return what x says of the shapes of noise, and what to the units that see w."""
-        shapes, given = extra.tensor_split((3 * self.dims * self.bumps,), -1)
-        return shapes, given
+        first = 3 * self.dims * self.bumps
+        hidden = self.deeper.out_features
+        shapes, deep, view = extra.tensor_split((first, first + hidden), -1)
+        return shapes, deep + view
 
     def _shaped(self, shapes: Extra, eps: Noise) -> Latents:
         """Return w."""

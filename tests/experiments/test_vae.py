@@ -209,8 +209,9 @@ def test_a_state_of_older_code_or_another_device_is_another(
 
 def test_a_piece_tells_of_each_seed_and_shows_pictures() -> None:
     settings, told = small(seeds=[5, 6]), list[str]()
-    place = Place("cpu", lambda share: None, told.append)
+    place = Place("cpu", lambda share: None, told.append, jobs=3)
     raw = run(settings, piece_of(settings, "mnist.2.elbo"), place)
+    assert raw["side_by_side"] == 3
     # The bounds are told while it runs, as means over the seeds.
     values = [sum(raw["curve"][key][1]) / 2 for key in ("elbo", "iwae")]
     assert len(told) == 2 and told[1] == "ELBO {:.2f}, IWAE {:.2f}".format(*values)
@@ -235,7 +236,7 @@ def fake(settings: Any, table: dict[str, Any], ais: dict[str, list[float]]) -> d
              "stuck": 0, "ais_images": 9, "iwae_images": 9}
             for value in values
         ]  # fmt: skip
-        raw[f"{name}.{method}"] = {"runs": runs, "curve": {"seconds": [1.0]}}
+        raw[f"{name}.{method}"] = {"runs": runs, "curve": {"seconds": [1.0]}, "side_by_side": 1}
     return raw
 
 
@@ -265,6 +266,16 @@ def test_numbers_become_the_table_and_its_verdicts() -> None:
     first, second = verdicts(short, metrics(short, fake(short, table, alone)))[:2]
     assert first.holds is second.holds is None
     assert "after 3,000 steps" in first.text and second.text.endswith("behind it, of one seed.")
+
+
+def test_seconds_of_a_shared_machine_say_so() -> None:
+    table = {"data": "mnist", "latent": 8}
+    settings = {**BUDGETS["paper"], "tables": [table]}
+    raw = fake(settings, table, {method: [97.0] for method in METHODS})
+    raw["mnist.8.csm"]["side_by_side"] = 12
+    shared = [one for one in metrics(settings, raw) if one.labels.get("pieces side by side") == 12]
+    (one,) = shared
+    assert one.name.startswith("seconds of training") and one.labels["method"] == "csm"
 
 
 def test_claims_find_their_metrics() -> None:

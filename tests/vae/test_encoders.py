@@ -236,6 +236,22 @@ def test_units_are_read_off_two_layers_and_views_are_others(kind: type[Encoder])
     assert torch.equal(encoder(x, eps), before) == (kind is GaussianEncoder)
 
 
+def test_units_that_see_latents_see_x_by_a_first_layer_and_by_the_deeper_one() -> None:
+    encoder, x, eps = ImplicitEncoder(2, 3, hidden=4), torch.randn(5, 3), torch.randn(6, 5, 2)
+    hidden = torch.tanh(encoder.deeper(torch.tanh(encoder.from_x(x)[:, :4])))
+    given = encoder.from_x(x)[:, 4:] + encoder.head(hidden)[:, -4:]
+    _, mean, log_scale = encoder.latents_and_units(x, eps)
+    _, middle, log_width = encoder.latents_and_conditional_units(x, eps)
+    # Of the first latent, which no other is before: the units that see none are the first two.
+    seen = torch.tanh(given)[:, :2]
+    weight, bias = encoder.output.weight, encoder.output.bias
+    move, stretch = (seen @ weight[row, :2] + bias[row] for row in (0, 2))
+    expected = mean[:, 0] + log_scale[:, 0].exp() * move
+    torch.testing.assert_close(middle[..., 0], expected.expand(6, 5))
+    wide = log_scale[:, 0] + 3 * torch.tanh(stretch / 3)
+    torch.testing.assert_close(log_width[..., 0], wide.expand(6, 5))
+
+
 def test_free_encoder_is_one_network_on_x_beside_noise() -> None:
     encoder = FreeEncoder(2, 3, hidden=4)
     x, eps = torch.randn(5, 3), torch.randn(1, 5, 2)
