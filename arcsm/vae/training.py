@@ -143,7 +143,7 @@ class VAEStack:
         self._totals = [torch.zeros(runs, device=device) for _ in range(2)]
         self._finite = [torch.zeros(runs, dtype=torch.long, device=device) for _ in range(2)]
         self._one, self._minus_one = (torch.full((runs,), v, device=device) for v in (1.0, -1.0))
-        self._side = torch.cuda.Stream(device) if on_gpu and self.fields is not None else None
+        self._side = torch.cuda.Stream(device) if on_gpu else None
         # What is still being read beside, and after what the decoder has moved there.
         self._held: tuple[Drawn, list[Tensor]] | None = None
         self._moved: torch.cuda.Event | None = None
@@ -239,9 +239,7 @@ class VAEStack:
             if scores is None and begun.entropy is None:
                 scores = self._estimator.scores(begun.drawn.z)
             self._finish(begun, scores, index)
-        if self._side is not None:
-            torch.cuda.current_stream().wait_stream(self._side)
-        self._held, self._moved = None, None
+        self._join()
 
     def _begin_one(self) -> Begun:
         return self._begin(self._draw(1)[0], self._noise(1)[0])
@@ -251,7 +249,13 @@ class VAEStack:
 
     def _finish_one(self, begun: Begun) -> None:
         self._finish(begun, self._scores_by_host, 0)
-        self._held = None
+        self._join()
+
+    def _join(self) -> None:
+        """Wait for what goes on beside: a graph ends with all its work."""
+        if self._side is not None:
+            torch.cuda.current_stream().wait_stream(self._side)
+        self._held, self._moved = None, None
 
     def _begin(self, x: Tensor, eps: Tensor) -> Begun:
         """Draw latents; let the score estimators learn from them beside the decoder's passes."""
