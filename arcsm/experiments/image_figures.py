@@ -16,8 +16,10 @@ if TYPE_CHECKING:
 _DOTS = 160
 # Inches around grids, and above them for titles, and for names alone.
 _MARGIN, _BETWEEN, _TOP, _NAME = 0.15, 0.25, 0.62, 0.34
-# Inches of a letter of titles.
-_LETTER = 0.09
+# Points of the letters of titles.
+_LETTERS = 11
+# Inches of a row of points, and from one series to the next.
+_ROW, _STEP = 0.42, 0.075
 # Of series that are compared with the model.
 _MARKERS = ("D", "s", "^", "v", "P", "X")
 
@@ -30,13 +32,15 @@ def grid_figure(
     They stand beside one another, `across` in a row, or all of them.
     """
     from matplotlib.figure import Figure
+    from matplotlib.textpath import TextPath
 
     named = list(panels.items())
     count = across or len(named)
     rows = [named[start : start + count] for start in range(0, len(named), count)]
     wide = max(sum(picture.shape[1] for _, picture in row) / _DOTS for row in rows)
     width = wide + _BETWEEN * (max(len(row) for row in rows) - 1) + 2 * _MARGIN
-    width = max(width, len(title) * _LETTER + 2 * _MARGIN)
+    letters = TextPath((0, 0), title, size=_LETTERS).get_extents().width / 72  # in inches
+    width = max(width, letters + 2 * _MARGIN)
     highs = [max(picture.shape[0] for _, picture in row) / _DOTS for row in rows]
     height = sum(highs) + _TOP + _NAME * (len(rows) - 1) + _MARGIN
     figure = Figure(figsize=(width, height))
@@ -45,7 +49,7 @@ def grid_figure(
         1 - 0.1 / height,
         title,
         va="top",
-        fontsize=11,
+        fontsize=_LETTERS,
         color=INK,
         parse_math=False,
     )
@@ -72,23 +76,27 @@ def points_figure(
     title: str,
     log_x: bool = False,
 ) -> "Figure":
-    """Return a chart with a line for each case, and on it the values of each of the series.
+    """Return a chart with a row for each case, and in it the values of each of the series.
 
-    The last series is what the others are compared with, and has the colour of the model.
+    The last series is what the others are compared with, and has the colour of the model. Of more
+    than two each stands a little below the one before: of equal values none hides another.
     """
     from matplotlib.figure import Figure
 
-    cases = list(next(iter(values.values())))
-    figure = Figure(figsize=(7.5, 1.3 + 0.42 * len(cases)), layout="constrained")
+    cases, count = list(next(iter(values.values()))), len(values)
+    step = _STEP if count > 2 else 0.0
+    row = max(_ROW, step * (count + 3))
+    figure = Figure(figsize=(7.5, 1.3 + row * len(cases)), layout="constrained")
     ax = figure.add_subplot()
     dress(ax)
     ax.grid(axis="x", color=RULE, linewidth=0.8)
     ax.set_axisbelow(True)
     handles = []
     for index, of in enumerate(values.values()):
-        last = index == len(values) - 1
+        last = index == count - 1
+        below = (index - (count - 1) / 2) * step / row
         points = [
-            (value, place)
+            (value, place + below)
             for place, case in enumerate(cases)
             for value in of[case]
             if value is not None
@@ -111,5 +119,5 @@ def points_figure(
         ax.set_xlim(left=0)
     ax.set_xlabel(x, color=INK, parse_math=False)
     add_title(ax, title)
-    add_legend(figure, handles, list(values), loc="outside lower right", ncols=len(values))
+    add_legend(figure, handles, list(values), loc="outside lower right", ncols=count)
     return figure
