@@ -28,7 +28,8 @@ _COMMON: dict[str, Any] = {
     "assumed": (
         "implicit encoders (a middle and a width by two layers of x, as for ELBO, and in these"
         " units a network of noise and a further first layer of x; that of CSM: a shape of the"
-        " noise by x, then an autoregressive stretch, whose network sees x by the two layers, too),"
+        " noise by x, then an autoregressive stretch, whose network sees x by the two layers, too,"
+        " and is gated by them),"
         " score networks in units of the posterior"
         " (conditional ones given earlier latents, which hold all that these say: such scores are"
         " learned as a shape for each latent and x), likelihood of CelebA (normal, one learned"

@@ -1,4 +1,4 @@
-"""Steps of Adam on stacked weights, from gradients that are at hand."""
+"""Steps of Adam, or of RMSProp, on stacked weights, from gradients that are at hand."""
 
 from collections.abc import Sequence
 from typing import Any
@@ -6,6 +6,7 @@ from typing import Any
 import torch
 from torch import Tensor
 from torch.optim.adam import adam
+from torch.optim.rmsprop import rmsprop
 
 from arcsm.replay import compiled
 from arcsm.vae.stack import ModuleStack
@@ -14,8 +15,10 @@ from arcsm.vae.stack import ModuleStack
 class Descent:
     """Adam on the weights of a stack; masked weights stay 0, and averages of weights go along.
 
-    What it keeps are tensors that are moved in place: a step can be captured. Compiled, a step is
-    one kernel of a GPU.
+    Without a first moment, `betas` of (0, β), it is RMSProp whose first steps are no longer than
+    others: by the way to the memory and back, which is what a step takes, that is cheaper. What it
+    keeps are tensors that are moved in place: a step can be captured. Compiled, a step is one
+    kernel of a GPU.
     """
 
     def __init__(
@@ -37,31 +40,29 @@ class Descent:
         self.averages: dict[str, Tensor] | None = None
         if average:
             self.averages = {k: value.detach().clone() for k, value in stack.parameters.items()}
-        self._first, self._second = (
-            [torch.zeros_like(value) for value in self._values] for _ in range(2)
-        )
+        self._first = [torch.zeros_like(value) for value in self._values] if betas[0] else []
+        self._second = [torch.zeros_like(value) for value in self._values]
         self._counts = [torch.zeros((), device=value.device) for value in self._values]
         on_gpu = self._values[0].is_cuda
-        # The fused step has too few blocks for a whole GPU, and stands alone.
-        fused = on_gpu and not compile
-        self._how: dict[str, Any] = {
-            "capturable": on_gpu or compile,
-            "fused": fused,
-            "foreach": not fused,
-        }
+        self._how: dict[str, Any] = {"foreach": True, "capturable": on_gpu or compile}
+        if self._first and on_gpu and not compile:
+            # The fused step has too few blocks for a whole GPU, and stands alone.
+            self._how |= {"fused": True, "foreach": False}
         # What is captured or compiled reads it anew each time.
         self._rate: float | Tensor = rate
         if self._how["capturable"]:
             self._rate = torch.tensor(rate, device=self._values[0].device)
         if compile:
-            self._move = compiled(self._move)  # type: ignore[method-assign]
+            self._move, self._mix = compiled(self._move), compiled(self._mix)  # type: ignore[method-assign]
 
     def set_rate(self, rate: float | Tensor) -> None:
-        """Set the learning rate of further steps; as a tensor it may be captured."""
-        if isinstance(self._rate, Tensor):
-            self._rate.fill_(rate)
-        else:
+        """Set the learning rate of further steps; a tensor may be captured, and is kept."""
+        if not isinstance(self._rate, Tensor):
             self._rate = float(rate)
+        elif isinstance(rate, Tensor):
+            self._rate = rate
+        else:
+            self._rate = torch.full_like(self._rate, rate)
 
     def step(self, gradients: Sequence[Tensor]) -> None:
         """Move the weights down their gradients."""
@@ -69,27 +70,55 @@ class Descent:
         with torch.no_grad():
             self._move([_alike(gradient, value) for gradient, value in pairs])
 
+    def follow(self) -> None:
+        """Let the averages follow the weights, after a step; it may be done beside other work."""
+        if self.averages is not None:
+            with torch.no_grad():
+                self._mix()
+
     def _move(self, gradients: list[Tensor]) -> None:
         if self._masked:  # all at once: they are many and small
             torch._foreach_mul_([gradients[i] for i in self._masked], self._masks)
-        adam(
+        if self._first:
+            adam(
+                self._values,
+                gradients,
+                self._first,
+                self._second,
+                [],
+                self._counts,
+                amsgrad=False,
+                beta1=self._betas[0],
+                beta2=self._betas[1],
+                lr=self._rate,
+                weight_decay=0.0,
+                eps=1e-8,
+                maximize=False,
+                **self._how,
+            )
+            return
+        # The mean of so few squares as there are yet is less than that of many.
+        share = 1 - self._betas[1] ** (self._counts[0] + 1)
+        rate = self._rate * share.sqrt()
+        rmsprop(
             self._values,
             gradients,
-            self._first,
             self._second,
             [],
+            [],
             self._counts,
-            amsgrad=False,
-            beta1=self._betas[0],
-            beta2=self._betas[1],
-            lr=self._rate,
-            weight_decay=0.0,
+            lr=rate if self._how["capturable"] else float(rate),  # type: ignore[arg-type]
+            alpha=self._betas[1],
             eps=1e-8,
-            maximize=False,
+            weight_decay=0.0,
+            momentum=0.0,
+            centered=False,
             **self._how,
         )
-        if self.averages:
-            torch._foreach_lerp_(list(self.averages.values()), self._values, 1 - self._average)
+
+    def _mix(self) -> None:
+        assert self.averages is not None
+        torch._foreach_lerp_(list(self.averages.values()), self._values, 1 - self._average)
 
     def state(self) -> dict[str, Tensor]:
         """Return the tensors that further steps depend on, but for the weights."""

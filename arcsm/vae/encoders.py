@@ -12,6 +12,7 @@ do not show.
 """
 
 import math
+from typing import NamedTuple
 
 import torch
 from jaxtyping import Float
@@ -33,7 +34,14 @@ Latents = Float[Tensor, "particles batch dims"]
 Features = Float[Tensor, "batch features"]
 Units = Float[Tensor, "batch dims"]
 ConditionalUnits = Float[Tensor, "*particles batch dims"]
-Extra = Float[Tensor, "batch extra"]
+Hidden = Float[Tensor, "batch hidden"]
+
+
+class Extra(NamedTuple):
+    """What r is given of x beside its features, before any activation."""
+
+    head: Hidden  # what the head says beside the units
+    view: Hidden  # a first layer of r's own
 
 
 class ConvolutionalBody(nn.Module):
@@ -140,15 +148,11 @@ class Encoder(nn.Module):
     def _read(self, features: Features) -> tuple[Units, Units, Extra]:
         below, view = self.from_x(features).tensor_split((self.deeper.in_features,), -1)
         read = self.head(torch.tanh(self.deeper(torch.tanh(below))))
-        mean, log_scale, extra = read.tensor_split((self.dims, 2 * self.dims), -1)
-        return mean, log_scale, torch.cat([extra, view], -1)
+        mean, log_scale, more = read.tensor_split((self.dims, 2 * self.dims), -1)
+        return mean, log_scale, Extra(more, view)
 
     def standard(self, features: Features, extra: Extra, eps: Noise) -> Latents:
-        """Return r, latents in units of x.
-
-        `extra` is what the head says beside the units, and then r's own view of x, before any
-        activation.
-        """
+        """Return r, latents in units of x."""
         raise NotImplementedError
 
 
@@ -196,7 +200,7 @@ class FreeEncoder(Encoder):
     def standard(self, features: Features, extra: Extra, eps: Noise) -> Latents:
         """Return ε + f(ε, x)."""
         # One layer on both at once, without writing features beside each particle.
-        h = torch.tanh(extra + self.from_noise(eps))
+        h = torch.tanh(extra.view + self.from_noise(eps))
         return eps + self.output(torch.tanh(self.middle(h)))
 
 
@@ -210,8 +214,14 @@ class ImplicitEncoder(Encoder):
     shape. w_d need not be invertible in ε_d, and q has no density that could be written down. Given
     x and w_<d, r_d is increasing in w_d; hence w_<d is a function of z_<d and x, and ε_<d enters
     z_d only through z_<d. As m and c read w, not z, a masked network gives all of them at once:
-    there is no walk along the latents. It has one hidden layer, whose units see x twice: by a first
-    layer of their own, and by the deeper one that the shapes are read off.
+    there is no walk along the latents. It has one hidden layer, in which x has the first and the
+    last word:
+
+        g(x) tanh(W w + b(x))
+
+    with b by a first layer of its own and by the deeper one that the shapes are read off, and g by
+    the latter. How z_d follows z_<d is another matter for each x; by shifts alone a layer would be
+    long in learning that.
     """
 
     autoregressive_noise = True
@@ -232,7 +242,8 @@ class ImplicitEncoder(Encoder):
     ):
         dims, hidden = check_whole(dims, "dims"), check_whole(hidden, "hidden")
         bumps = check_whole(bumps, "bumps", 0)
-        super().__init__(dims, features, hidden, body, extra=3 * dims * bumps + hidden, view=hidden)
+        extra = 3 * dims * bumps + 2 * hidden
+        super().__init__(dims, features, hidden, body, extra=extra, view=hidden)
         self.bumps = bumps
         # Unit of degree m sees w_1 … w_m; output d sees units of degree d − 1 and less.
         place = torch.arange(dims)
@@ -247,11 +258,11 @@ class ImplicitEncoder(Encoder):
         self.register_buffer("shares", (shares / shares.sum())[:, None, None], persistent=False)
         with torch.no_grad():
             # It begins near to independent normal latents.
-            self.head.weight[2 * dims : -hidden].mul_(0.5)
+            self.head.weight[2 * dims : -2 * hidden].mul_(0.5)
             self.output.weight.mul_(0.1)
             self.output.bias.zero_()
             # What the units that see w are given by x has a bias, and one is enough to begin with.
-            self.head.bias[-hidden:].zero_()
+            self.head.bias[-2 * hidden :].zero_()
             self.from_x.bias[hidden:] = self.from_latents.bias
             self.from_latents.register_parameter("bias", None)
 
@@ -276,10 +287,10 @@ class ImplicitEncoder(Encoder):
     ) -> tuple[ConditionalUnits, ConditionalUnits]:
         """Return the units in which z_d given z_<d and x is w_d: found one latent after another."""
         mean, log_scale, extra = self._read(features)
-        _, given = self._split(extra)
+        _, shift, gate = self._split(extra)
         w = torch.zeros_like(z)
         for d in range(self.dims):  # what is found with w_<d known is right up to z_d
-            move, log_stretch = self._moves(w, given)
+            move, log_stretch = self._moves(w, shift, gate)
             middle, log_width = mean + log_scale.exp() * move, log_scale + log_stretch
             own = (z[..., d] - middle[..., d]) * torch.exp(-log_width[..., d])
             w = torch.cat([w[..., :d], own[..., None], w[..., d + 1 :]], -1)
@@ -287,18 +298,17 @@ class ImplicitEncoder(Encoder):
 
     def _parts(self, extra: Extra, eps: Noise) -> tuple[Latents, Latents, Latents]:
         """Return w, m and c."""
-        shapes, given = self._split(extra)
+        shapes, shift, gate = self._split(extra)
         w = self._shaped(shapes, eps)
-        return w, *self._moves(w, given)
+        return w, *self._moves(w, shift, gate)
 
-    def _split(self, extra: Extra) -> tuple[Extra, Extra]:
-        """Return what x says of the shapes of noise, and what to the units that see w."""
-        first = 3 * self.dims * self.bumps
+    def _split(self, extra: Extra) -> tuple[Hidden, Hidden, Hidden]:
+        """Return what x says of the shapes of noise, and b and g of the units that see w."""
         hidden = self.deeper.out_features
-        shapes, deep, view = extra.tensor_split((first, first + hidden), -1)
-        return shapes, deep + view
+        shapes, deep, gate = extra.head.split([3 * self.dims * self.bumps, hidden, hidden], -1)
+        return shapes, deep + extra.view, 1 + gate
 
-    def _shaped(self, shapes: Extra, eps: Noise) -> Latents:
+    def _shaped(self, shapes: Hidden, eps: Noise) -> Latents:
         """Return w."""
         height, slope, shift = shapes.unflatten(-1, (3, self.dims, self.bumps)).unbind(-3)
 
@@ -311,9 +321,10 @@ class ImplicitEncoder(Encoder):
         variance = (self.shares * (typical - mean).square()).sum(-3)
         return (bent(eps) - mean) * torch.rsqrt(variance + _LEAST_VARIANCE)
 
-    def _moves(self, w: Latents, given: Extra) -> tuple[Latents, Latents]:
+    def _moves(self, w: Latents, shift: Hidden, gate: Hidden) -> tuple[Latents, Latents]:
         """Return m and c."""
-        move, log_stretch = self.output(torch.tanh(self.from_latents(w) + given)).chunk(2, -1)
+        seen = gate * torch.tanh(self.from_latents(w) + shift)
+        move, log_stretch = self.output(seen).chunk(2, -1)
         # Within e^±3: a latent is stretched by its forerunners, not torn.
         return move, 3 * torch.tanh(log_stretch / 3)
 

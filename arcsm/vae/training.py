@@ -55,7 +55,7 @@ _BY_HOST = ("spectral",)
 # Steps that are captured as one graph.
 _AT_ONCE = 10
 # What is compiled: the backward passes of the first three are compiled with them.
-_COMPILED = ("_encode", "_log_joint", "_score_losses", "_scores", "_pull", "_note")
+_COMPILED = ("_encode", "_log_joint", "_score_losses", "_scores", "_pull", "_note_loss", "_note")
 
 
 Parts = Callable[[], tuple[Encoder, Decoder, EntropyEstimator]]
@@ -138,15 +138,14 @@ class VAEStack:
         # Whether this is the state after a step, and not amid one or its record.
         self.whole = True
         # Of the estimator and of the autoencoder of each run, since the last record: the sum of the
-        # losses, and for how many updates that was finite. No tensor has both: each is written on a
-        # stream of its own, and compiled code may write a tensor as a whole.
+        # losses, and for how many updates that was finite.
         self._totals = [torch.zeros(runs, device=device) for _ in range(2)]
         self._finite = [torch.zeros(runs, dtype=torch.long, device=device) for _ in range(2)]
         self._one, self._minus_one = (torch.full((runs,), v, device=device) for v in (1.0, -1.0))
         self._side = torch.cuda.Stream(device) if on_gpu else None
-        # What is still being read beside, and after what the decoder has moved there.
-        self._held: tuple[Drawn, list[Tensor]] | None = None
-        self._moved: torch.cuda.Event | None = None
+        # What is still being read beside, and after what all of a step is done there.
+        self._held: Begun | None = None
+        self._done: torch.cuda.Event | None = None
         if settings.compile:
             for name in _COMPILED:
                 setattr(self, name, compiled(getattr(self, name)))
@@ -231,15 +230,22 @@ class VAEStack:
 
     def take_steps(self) -> None:
         """Do the work of some steps on the device; nothing here waits for it."""
-        self._held, self._moved = None, None  # of a capture that failed
+        self._held, self._done = None, None  # of a capture that failed
         images, noise = self._draw(self._at_once), self._noise(self._at_once)
-        for index, (x, eps) in enumerate(zip(images, noise, strict=True)):
+        for x, eps, rate in zip(images, noise, self._rates_of_steps(), strict=True):
             begun = self._begin(x, eps)
             scores = begun.scores
             if scores is None and begun.entropy is None:
                 scores = self._estimator.scores(begun.drawn.z)
-            self._finish(begun, scores, index)
+            self._finish(begun, scores, rate)
         self._join()
+
+    def _rates_of_steps(self) -> Sequence[Tensor | None]:
+        """Return the learning rate of each step, in tensors of its own, where it changes."""
+        if self._rates is None:
+            return [None] * self._at_once
+        # Compiled code would copy one that begins amid others, in every step.
+        return torch._foreach_mul(self._rates.unbind(), 1.0)
 
     def _begin_one(self) -> Begun:
         return self._begin(self._draw(1)[0], self._noise(1)[0])
@@ -248,14 +254,14 @@ class VAEStack:
         self._scores_by_host.copy_(self._estimator.scores(begun.drawn.z))
 
     def _finish_one(self, begun: Begun) -> None:
-        self._finish(begun, self._scores_by_host, 0)
+        self._finish(begun, self._scores_by_host, self._rates_of_steps()[0])
         self._join()
 
     def _join(self) -> None:
         """Wait for what goes on beside: a graph ends with all its work."""
         if self._side is not None:
             torch.cuda.current_stream().wait_stream(self._side)
-        self._held, self._moved = None, None
+        self._held, self._done = None, None
 
     def _begin(self, x: Tensor, eps: Tensor) -> Begun:
         """Draw latents; let the score estimators learn from them beside the decoder's passes."""
@@ -265,7 +271,7 @@ class VAEStack:
         if self.fields is not None:
             with self._beside():
                 scores, ready = self._teach(x, drawn)
-        self._wait(self._moved)
+        self._wait(self._done)
         at = z.detach().requires_grad_()
         log_joint = self._log_joint(x, at)
         downhill, *of_decoder = torch.autograd.grad(
@@ -273,28 +279,35 @@ class VAEStack:
         )
         return Begun(drawn, z, entropy, log_joint.detach(), downhill, of_decoder, scores, ready)
 
-    def _finish(self, begun: Begun, scores: Tensor | None, index: int) -> None:
-        """Move decoder and encoder; scores by kernels may have more axes in front."""
-        # By now the decoder has moved from where it was in the step before, and the estimator is
-        # done with the latents of that; with these they may not be for long: until they are, their
-        # memory must not be used for anything else.
-        self._held = begun.drawn, begun.of_decoder
+    def _finish(self, begun: Begun, scores: Tensor | None, rate: Tensor | None) -> None:
+        """Move the encoder, and beside it the decoder.
+
+        So are averages taken and losses noted, which nothing waits for before the next step.
+        """
+        # All that was done beside the step before is done by now; until this step's is, the memory
+        # of what it reads must not be used for anything else.
+        begun = self._held = begun._replace(scores=scores)
         of_encoders, of_decoders = self._descents
-        if self._rates is not None:
+        if rate is not None:
             for descent in self._descents:
-                descent.set_rate(self._rates[index])
+                descent.set_rate(rate)
         with self._beside():
             of_decoders.step(begun.of_decoder)
-            self._moved = self._mark()
         self._wait(begun.ready)
+        pull = self._pull(begun.downhill, scores)
         entropy = begun.entropy
-        known = None if entropy is None else entropy.detach()
-        pull = self._pull(begun.drawn.z, begun.downhill, begun.log_joint, scores, known)
+        with self._beside():
+            known = None if entropy is None else entropy.detach()
+            self._note_loss(begun.drawn.z, begun.log_joint, scores, known)
         outputs, pulls = [begun.z], [pull]
         if entropy is not None:
             outputs, pulls = [begun.z, entropy], [pull, self._minus_one]
         weights = list(self.encoders.parameters.values())
         of_encoders.step(torch.autograd.grad(outputs, weights, pulls))
+        with self._beside():
+            for descent in self._descents:
+                descent.follow()
+            self._done = self._mark()
 
     def _encode(self, x: Tensor, eps: Tensor) -> tuple["Drawn", Tensor | None]:
         """Return latents, and the entropy of each run where it is a closed form.
@@ -312,23 +325,24 @@ class VAEStack:
         shown = z[:, : self.settings.decoded]
         return (self.decoders.call("log_prob", x, shown) + log_prior(shown)).mean((-2, -1))
 
-    def _pull(
-        self,
-        z: Tensor,
-        downhill: Tensor,
-        log_joint: Tensor,
-        scores: Tensor | None,
-        entropy: Tensor | None,
-    ) -> Tensor:
-        """Return the gradient in z of the loss, from that of −E log p(x, z); note the loss."""
-        if scores is not None:
-            if self._estimator.learns:
-                scores = centred(scores)
-            share = scores / (z.shape[1] * z.shape[2])
-            downhill, entropy = downhill + share, -(share * z).sum((1, 2, 3))
-        assert entropy is not None
+    def _pull(self, downhill: Tensor, scores: Tensor | None) -> Tensor:
+        """Return the gradient in z of the loss, from that of −E log p(x, z)."""
+        return downhill if scores is None else downhill + self._share(scores)
+
+    def _share(self, scores: Tensor) -> Tensor:
+        """Return what the scores of each latent add to the gradient of the loss in it."""
+        if self._estimator.learns:
+            scores = centred(scores)
+        return scores / math.prod(scores.shape[-3:-1])
+
+    def _note_loss(
+        self, z: Tensor, log_joint: Tensor, scores: Tensor | None, entropy: Tensor | None
+    ) -> None:
+        """Note −E log p(x, z) less the entropy, or its surrogate."""
+        if entropy is None:
+            assert scores is not None
+            entropy = -(self._share(scores) * z).sum((-3, -2, -1))
         self._note(1, -log_joint - entropy)
-        return downhill
 
     def _teach(self, x: Tensor, drawn: "Drawn") -> tuple[Tensor, "torch.cuda.Event | None"]:
         """Let the score estimators learn from latents; return scores at them, and when they are."""
