@@ -30,22 +30,19 @@ from torch import Tensor
 
 from arcsm.autoregressive import seeded
 from arcsm.devices import check_device, matmul_precision
-from arcsm.errors import NonFiniteLossError
 from arcsm.replay import Replayed, ReplayedAround, compiled
 from arcsm.vae.data import ImageSource
 from arcsm.vae.decoders import Decoder, log_prior
 from arcsm.vae.descent import Descent
 from arcsm.vae.encoders import Encoder, normal_entropy
 from arcsm.vae.estimators import (
-    ESTIMATORS,
     SCORE_BETAS,
     EntropyEstimator,
     LearnedEntropy,
     centred,
-    diverged,
-    has_diverged,
     make_estimator,
 )
+from arcsm.vae.losses import Losses
 from arcsm.vae.settings import Curve, VAESettings, check_parts, checked_seeds
 from arcsm.vae.stack import ModuleStack
 from arcsm.vae.state import Kept
@@ -55,7 +52,15 @@ _BY_HOST = ("spectral",)
 # Steps that are captured as one graph.
 _AT_ONCE = 10
 # What is compiled: the backward passes of the first three are compiled with them.
-_COMPILED = ("_encode", "_log_joint", "_score_losses", "_scores", "_pull", "_note_loss", "_note")
+_COMPILED = (
+    "_encode",
+    "_log_joint",
+    "_score_losses",
+    "_scores",
+    "_pull",
+    "_note",
+    "_note_score",
+)
 
 
 Parts = Callable[[], tuple[Encoder, Decoder, EntropyEstimator]]
@@ -137,10 +142,7 @@ class VAEStack:
         self.step, self.seconds, self.curve = 0, 0.0, Curve()
         # Whether this is the state after a step, and not amid one or its record.
         self.whole = True
-        # Of the estimator and of the autoencoder of each run, since the last record: the sum of the
-        # losses, and for how many updates that was finite.
-        self._totals = [torch.zeros(runs, device=device) for _ in range(2)]
-        self._finite = [torch.zeros(runs, dtype=torch.long, device=device) for _ in range(2)]
+        self._losses = Losses(runs, device)
         self._one, self._minus_one = (torch.full((runs,), v, device=device) for v in (1.0, -1.0))
         self._side = torch.cuda.Stream(device) if on_gpu else None
         # What is still being read beside, and after what all of a step is done there.
@@ -194,7 +196,7 @@ class VAEStack:
                 with self._precision():
                     for _ in range(self.settings.head_start):
                         self._learn_from_fresh_latents(self._draw(1)[0])
-                self._forget()
+                self._losses.forget()
             while self.step < last:
                 with kept.undivided():
                     self.advance()
@@ -298,7 +300,7 @@ class VAEStack:
         entropy = begun.entropy
         with self._beside():
             known = None if entropy is None else entropy.detach()
-            self._note_loss(begun.drawn.z, begun.log_joint, scores, known)
+            self._note(begun.drawn.z, begun.log_joint, scores, known)
         outputs, pulls = [begun.z], [pull]
         if entropy is not None:
             outputs, pulls = [begun.z, entropy], [pull, self._minus_one]
@@ -335,14 +337,14 @@ class VAEStack:
             scores = centred(scores)
         return scores / math.prod(scores.shape[-3:-1])
 
-    def _note_loss(
+    def _note(
         self, z: Tensor, log_joint: Tensor, scores: Tensor | None, entropy: Tensor | None
     ) -> None:
         """Note −E log p(x, z) less the entropy, or its surrogate."""
         if entropy is None:
             assert scores is not None
             entropy = -(self._share(scores) * z).sum((-3, -2, -1))
-        self._note(1, -log_joint - entropy)
+        self._losses.note("autoencoder", -log_joint - entropy)
 
     def _teach(self, x: Tensor, drawn: "Drawn") -> tuple[Tensor, "torch.cuda.Event | None"]:
         """Let the score estimators learn from latents; return scores at them, and when they are."""
@@ -368,7 +370,10 @@ class VAEStack:
         assert self._score_descent is not None
         weights = self._score_descent.weights
         self._score_descent.step(torch.autograd.grad(losses, weights, self._one))
-        self._note(0, losses.detach())
+        self._note_score(losses.detach())
+
+    def _note_score(self, losses: Tensor) -> None:
+        self._losses.note("estimator", losses)
 
     def _score_losses(self, drawn: "Drawn", direction: Tensor | None) -> tuple[Tensor, Tensor]:
         assert self.fields is not None
@@ -411,35 +416,22 @@ class VAEStack:
         sliced = isinstance(self._estimator, LearnedEntropy) and self._estimator.sliced
         return self._noise(1)[0] if sliced else None
 
-    def _note(self, kind: int, losses: Tensor) -> None:
-        self._totals[kind].add_(losses)
-        # A sum that is not finite stays so: these are the steps before the first bad one.
-        self._finite[kind].add_(self._totals[kind].isfinite())
-
-    def _forget(self) -> None:
-        for noted in (*self._totals, *self._finite):
-            noted.zero_()
-
     def _record(self, seconds: float) -> None:
         """Look at what the steps since the last time have left; refuse to go on from NaN."""
-        last = self.curve.step[-1] if self.curve.step else 0
-        totals, finite = ([t.tolist() for t in of] for of in (self._totals, self._finite))
-        updates = self.settings.score_updates
-        for kind, (what, each) in enumerate(((diverged, updates), (_autoencoder_diverged, 1))):
-            runs = zip(totals[kind], finite[kind], strict=True)
-            steps = [last + 1 + good // each for total, good in runs if not math.isfinite(total)]
-            if steps:
-                raise what(ESTIMATORS[self.settings.method].name, min(steps))
-        count = self.step - last
-        score, loss = ([value / count for value in of_kind] for of_kind in totals)
-        if any(has_diverged(value / updates, self._estimator.dims) for value in score):
-            raise diverged(ESTIMATORS[self.settings.method].name, self.step)
-        self._forget()
+        first = self.curve.step[-1] + 1 if self.curve.step else 1
+        score, loss = self._losses.means(
+            first,
+            self.step,
+            updates=self.settings.score_updates,
+            dims=self._estimator.dims,
+            estimator=self._estimator.name,
+        )
+        self._losses.forget()
         self.seconds = seconds
         self.curve.step.append(self.step)
         self.curve.seconds.append(seconds)
-        self.curve.loss.append(loss)
-        self.curve.score_loss.append([value / updates for value in score])
+        self.curve.loss.append(list(loss))
+        self.curve.score_loss.append(list(score))
 
     def run(self, index: int) -> tuple[Encoder, Decoder]:
         """Return encoder and decoder of one run, as modules of their own."""
@@ -471,8 +463,7 @@ class VAEStack:
 
         They are those that steps move in place.
         """
-        noted = {"totals": self._totals, "finite": self._finite}
-        state = {f"{name}/{kind}": of[kind] for name, of in noted.items() for kind in range(2)}
+        state = self._losses.state()
         stacks = {"encoder": self.encoders, "decoder": self.decoders, "field": self.fields}
         for name, stack in stacks.items():
             if stack is not None:
@@ -482,10 +473,3 @@ class VAEStack:
             if descent is not None:
                 state |= {f"{name}-descent/{key}": v for key, v in descent.state().items()}
         return state
-
-
-def _autoencoder_diverged(name: str, step: int) -> NonFiniteLossError:
-    return NonFiniteLossError(
-        f"the autoencoder trained by {name} diverged at step {step}: its loss is not a finite"
-        " number; lower the learning rate"
-    )

@@ -91,16 +91,17 @@ def test_half_a_step_is_never_saved(tmp_path: Path) -> None:
     assert later.step == 3  # the last one that was whole
 
 
-@pytest.mark.parametrize("within", ["_learn_from_fresh_latents", "_forget"])
+@pytest.mark.parametrize("within", ["_learn_from_fresh_latents", "forget"])
 def test_a_head_start_that_was_interrupted_is_taken_again(within: str, tmp_path: Path) -> None:
     stack = stack_of("csm")
-    plain = getattr(stack, within)
+    of = stack._losses if within == "forget" else stack
+    plain = getattr(of, within)
 
     def interrupt(*arguments: Any) -> None:
         plain(*arguments)
         raise KeyboardInterrupt
 
-    setattr(stack, within, interrupt)
+    setattr(of, within, interrupt)
     with pytest.raises(KeyboardInterrupt):
         stack.train(folder=tmp_path)
     assert not list(tmp_path.iterdir())

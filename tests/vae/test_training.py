@@ -115,7 +115,7 @@ def test_the_gradient_of_a_step_is_that_of_the_surrogate(
     expected = torch.autograd.grad(loss, [*encoder.parameters(), *decoder.parameters()])
     torch.testing.assert_close(found, list(expected), rtol=1e-4, atol=1e-6)
     value = loss.item() + math.log(2 * math.pi)  # of the prior
-    assert stack._totals[1][1].item() == pytest.approx(value, rel=1e-4)
+    assert stack._losses.totals["autoencoder"][1].item() == pytest.approx(value, rel=1e-4)
 
 
 def check_compiled_steps(method: str, seeds: tuple[int, ...]) -> None:
