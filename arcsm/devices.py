@@ -1,7 +1,7 @@
 """Where computations run, and how exactly."""
 
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from functools import cache
 from importlib.util import find_spec
 from typing import Any
@@ -41,6 +41,16 @@ def has_bfloat16(device: torch.device | str) -> bool:
     # Older releases of torch do not tell.
     capabilities: dict[str, Any] = getattr(torch.cpu, "get_capabilities", dict)()
     return any(capabilities.get(name, False) for name in ("avx512_bf16", "amx_bf16"))
+
+
+def on_device(device: torch.device | str) -> AbstractContextManager[Any]:
+    """Make a GPU the current one: "the current stream", and graphs, are those of the current GPU.
+
+    >>> with on_device("cpu"):  # of which there is one
+    ...     pass
+    """
+    kind = torch.device(device)
+    return torch.cuda.device(kind) if kind.type == "cuda" else nullcontext()
 
 
 @cache

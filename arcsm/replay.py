@@ -9,6 +9,8 @@ from typing import Any, Generic, TypeVar
 
 import torch
 
+from arcsm.devices import on_device
+
 # Times that work is done kernel by kernel before it is captured: the first ones compile, allocate,
 # and choose among algorithms.
 WARM_UP = 3
@@ -37,18 +39,20 @@ class Replayed(Generic[T]):
         lost: Callable[[], None] | None = None,
     ):
         self.captures = wanted and torch.device(device).type == "cuda"
+        self._device = device
         self._work, self._generators, self._lost = work, generators, lost
         self._done = 0
         self._again: Callable[[], T] | None = None
 
     def __call__(self) -> T:
         """Do the work."""
-        if self.captures and self._again is None:
-            if self._done < WARM_UP:
-                self._done += 1
-                return self._beside()
-            self._capture()
-        return self._work() if self._again is None else self._again()
+        with on_device(self._device):
+            if self.captures and self._again is None:
+                if self._done < WARM_UP:
+                    self._done += 1
+                    return self._beside()
+                self._capture()
+            return self._work() if self._again is None else self._again()
 
     @property
     def replays(self) -> bool:

@@ -39,8 +39,9 @@ def grid_figure(
     rows = [named[start : start + count] for start in range(0, len(named), count)]
     wide = max(sum(picture.shape[1] for _, picture in row) / _DOTS for row in rows)
     width = wide + _BETWEEN * (max(len(row) for row in rows) - 1) + 2 * _MARGIN
-    letters = TextPath((0, 0), title, size=_LETTERS).get_extents().width / 72  # in inches
-    width = max(width, letters + 2 * _MARGIN)
+    if title.strip():
+        letters = TextPath((0, 0), title.replace("$", r"\$"), size=_LETTERS)
+        width = max(width, letters.get_extents().width / 72 + 2 * _MARGIN)  # in inches
     highs = [max(picture.shape[0] for _, picture in row) / _DOTS for row in rows]
     height = sum(highs) + _TOP + _NAME * (len(rows) - 1) + _MARGIN
     figure = Figure(figsize=(width, height))

@@ -10,6 +10,7 @@ from torch import Tensor, nn
 from arcsm.conditional.fused import can_fuse, fused_quantile
 from arcsm.context import MADE
 from arcsm.context.walk import MADEWalk
+from arcsm.devices import on_device
 from arcsm.sampling.chain import Chain, Draw, Request, TensorSnap
 
 # The fewest rows that a graph is made for, and how many graphs of a model are kept.
@@ -85,7 +86,7 @@ class _CapturedWalk:
             self._walk.push(self._position, seen)
             self._position += 1
 
-        with torch.cuda.device(self._x.device):  # not always the current one
+        with on_device(self._x.device):  # not always the current one
             # Twice on another stream, as graphs ask for: the first time compiles.
             stream = torch.cuda.Stream()
             stream.wait_stream(torch.cuda.current_stream())

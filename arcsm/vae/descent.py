@@ -17,8 +17,8 @@ class Descent:
 
     Without a first moment, `betas` of (0, β), it is RMSProp whose first steps are no longer than
     others: by the way to the memory and back, which is what a step takes, that is cheaper. What it
-    keeps are tensors that are moved in place: a step can be captured. Compiled, a step is one
-    kernel of a GPU.
+    keeps are tensors that are moved in place: a step can be captured. Compiled, a step is a few
+    kernels of a GPU.
     """
 
     def __init__(

@@ -29,7 +29,7 @@ import torch
 from torch import Tensor
 
 from arcsm.autoregressive import seeded
-from arcsm.devices import check_device, matmul_precision
+from arcsm.devices import check_device, matmul_precision, on_device
 from arcsm.replay import Replayed, ReplayedAround, compiled
 from arcsm.vae.data import ImageSource
 from arcsm.vae.decoders import Decoder, log_prior
@@ -162,7 +162,7 @@ class VAEStack:
         how: dict[str, Any] = {
             "wanted": settings.capture,
             "generators": [self.generator],
-            "lost": self._renew_generator,
+            "lost": self._recover,
         }
         self._replayed = (
             ReplayedAround(self._begin_one, self._find_scores, self._finish_one, self.device, **how)
@@ -193,7 +193,7 @@ class VAEStack:
             if kept.resumed and progress is not None and self.step in self.curve.step:
                 progress(self)
             if self.step == 0 and self.fields is not None:
-                with self._precision():
+                with on_device(self.device), self._precision():
                     for _ in range(self.settings.head_start):
                         self._learn_from_fresh_latents(self._draw(1)[0])
                 self._losses.forget()
@@ -227,12 +227,13 @@ class VAEStack:
     def _precision(self) -> AbstractContextManager[Any]:
         return matmul_precision("high" if self.settings.tf32 else None)
 
-    def _renew_generator(self) -> None:
+    def _recover(self) -> None:
+        """Leave nothing of a capture that failed."""
+        self._held, self._done = None, None
         self.generator = torch.Generator(self.device).manual_seed(self._seed + self.step)
 
     def take_steps(self) -> None:
         """Do the work of some steps on the device; nothing here waits for it."""
-        self._held, self._done = None, None  # of a capture that failed
         images, noise = self._draw(self._at_once), self._noise(self._at_once)
         for x, eps, rate in zip(images, noise, self._rates_of_steps(), strict=True):
             begun = self._begin(x, eps)
@@ -387,7 +388,7 @@ class VAEStack:
         return self.fields.call("scores_in", z, features, *units)
 
     def _beside(self) -> AbstractContextManager[Any]:
-        """Return where scores are learned, and the decoder moves: on another stream of a GPU."""
+        """Return where what the encoder does not wait for is done: on another stream of a GPU."""
         if self._side is None:
             return nullcontext()
         self._side.wait_stream(torch.cuda.current_stream())

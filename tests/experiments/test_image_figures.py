@@ -23,10 +23,13 @@ def test_two_series_are_at_the_height_of_the_name() -> None:
     assert [list(line.get_ydata()) for line in ax.get_lines()] == [[0], [0]]
 
 
-@pytest.mark.parametrize("title", ["i" * 90, "W" * 90, "a row for each latent, to its 95 %"])
+@pytest.mark.parametrize(
+    "title", ["i" * 90, "W" * 90, "a row for each latent, to its 95 %", "$100 or $\\frac{ " * 3]
+)
 def test_titles_of_grids_are_whole_and_the_page_is_no_wider(title: str) -> None:
     figure = grid_figure({"a": np.zeros((16, 16, 1), dtype=np.uint8)}, title=title)
     (text,) = figure.texts
+    assert text.get_text() == title
     box = text.get_window_extent(FigureCanvasAgg(figure).get_renderer())
     width = figure.bbox.width
     assert box.x0 > 0 and 0.9 * width < box.x1 < width
