@@ -214,14 +214,13 @@ class ImplicitEncoder(Encoder):
     shape. w_d need not be invertible in ε_d, and q has no density that could be written down. Given
     x and w_<d, r_d is increasing in w_d; hence w_<d is a function of z_<d and x, and ε_<d enters
     z_d only through z_<d. As m and c read w, not z, a masked network gives all of them at once:
-    there is no walk along the latents. It has one hidden layer, in which x has the first and the
-    last word:
+    there is no walk along the latents. It has one hidden layer,
 
-        g(x) tanh(W w + b(x))
+        g(x) tanh(a(x) W w + b(x))
 
-    with b by a first layer of its own and by the deeper one that the shapes are read off, and g by
-    the latter. How z_d follows z_<d is another matter for each x; by shifts alone a layer would be
-    long in learning that.
+    with b by a first layer of its own and by the deeper one that the shapes are read off, and a and
+    g by the latter. How z_d follows z_<d is another matter for each x; by shifts alone a layer
+    would be long in learning that.
     """
 
     autoregressive_noise = True
@@ -242,7 +241,7 @@ class ImplicitEncoder(Encoder):
     ):
         dims, hidden = check_whole(dims, "dims"), check_whole(hidden, "hidden")
         bumps = check_whole(bumps, "bumps", 0)
-        extra = 3 * dims * bumps + 2 * hidden
+        extra = 3 * dims * bumps + 3 * hidden
         super().__init__(dims, features, hidden, body, extra=extra, view=hidden)
         self.bumps = bumps
         # Unit of degree m sees w_1 … w_m; output d sees units of degree d − 1 and less.
@@ -258,11 +257,11 @@ class ImplicitEncoder(Encoder):
         self.register_buffer("shares", (shares / shares.sum())[:, None, None], persistent=False)
         with torch.no_grad():
             # It begins near to independent normal latents.
-            self.head.weight[2 * dims : -2 * hidden].mul_(0.5)
+            self.head.weight[2 * dims : -3 * hidden].mul_(0.5)
             self.output.weight.mul_(0.1)
             self.output.bias.zero_()
             # What the units that see w are given by x has a bias, and one is enough to begin with.
-            self.head.bias[-2 * hidden :].zero_()
+            self.head.bias[-3 * hidden :].zero_()
             self.from_x.bias[hidden:] = self.from_latents.bias
             self.from_latents.register_parameter("bias", None)
 
@@ -287,10 +286,10 @@ class ImplicitEncoder(Encoder):
     ) -> tuple[ConditionalUnits, ConditionalUnits]:
         """Return the units in which z_d given z_<d and x is w_d: found one latent after another."""
         mean, log_scale, extra = self._read(features)
-        _, shift, gate = self._split(extra)
+        _, given = self._split(extra)
         w = torch.zeros_like(z)
         for d in range(self.dims):  # what is found with w_<d known is right up to z_d
-            move, log_stretch = self._moves(w, shift, gate)
+            move, log_stretch = self._moves(w, given)
             middle, log_width = mean + log_scale.exp() * move, log_scale + log_stretch
             own = (z[..., d] - middle[..., d]) * torch.exp(-log_width[..., d])
             w = torch.cat([w[..., :d], own[..., None], w[..., d + 1 :]], -1)
@@ -298,15 +297,15 @@ class ImplicitEncoder(Encoder):
 
     def _parts(self, extra: Extra, eps: Noise) -> tuple[Latents, Latents, Latents]:
         """Return w, m and c."""
-        shapes, shift, gate = self._split(extra)
+        shapes, given = self._split(extra)
         w = self._shaped(shapes, eps)
-        return w, *self._moves(w, shift, gate)
+        return w, *self._moves(w, given)
 
-    def _split(self, extra: Extra) -> tuple[Hidden, Hidden, Hidden]:
-        """Return what x says of the shapes of noise, and b and g of the units that see w."""
-        hidden = self.deeper.out_features
-        shapes, deep, gate = extra.head.split([3 * self.dims * self.bumps, hidden, hidden], -1)
-        return shapes, deep + extra.view, 1 + gate
+    def _split(self, extra: Extra) -> tuple[Hidden, tuple[Hidden, Hidden, Hidden]]:
+        """Return what x says of the shapes of noise, and a, b and g of the units that see w."""
+        sizes = [3 * self.dims * self.bumps, *[self.deeper.out_features] * 3]
+        shapes, deep, gate, slope = extra.head.split(sizes, -1)
+        return shapes, (1 + slope, deep + extra.view, 1 + gate)
 
     def _shaped(self, shapes: Hidden, eps: Noise) -> Latents:
         """Return w."""
@@ -321,9 +320,10 @@ class ImplicitEncoder(Encoder):
         variance = (self.shares * (typical - mean).square()).sum(-3)
         return (bent(eps) - mean) * torch.rsqrt(variance + _LEAST_VARIANCE)
 
-    def _moves(self, w: Latents, shift: Hidden, gate: Hidden) -> tuple[Latents, Latents]:
+    def _moves(self, w: Latents, given: tuple[Hidden, Hidden, Hidden]) -> tuple[Latents, Latents]:
         """Return m and c."""
-        seen = gate * torch.tanh(self.from_latents(w) + shift)
+        slope, shift, gate = given
+        seen = gate * torch.tanh(slope * self.from_latents(w) + shift)
         move, log_stretch = self.output(seen).chunk(2, -1)
         # Within e^±3: a latent is stretched by its forerunners, not torn.
         return move, 3 * torch.tanh(log_stretch / 3)

@@ -240,21 +240,20 @@ def test_units_are_read_off_two_layers_and_views_are_others(kind: type[Encoder])
     assert torch.equal(encoder(x, eps), before) == (kind is GaussianEncoder)
 
 
-def test_units_that_see_latents_are_shifted_and_gated_by_x() -> None:
+def test_units_that_see_latents_have_slopes_shifts_and_gates_by_x() -> None:
     encoder, x, eps = ImplicitEncoder(2, 3, hidden=4), torch.randn(5, 3), torch.randn(6, 5, 2)
     hidden = torch.tanh(encoder.deeper(torch.tanh(encoder.from_x(x)[:, :4])))
-    shift, gate = encoder.head(hidden)[:, -8:].chunk(2, -1)
+    shift, gate, slope = encoder.head(hidden)[:, -12:].chunk(3, -1)
     shift = encoder.from_x(x)[:, 4:] + shift
-    _, mean, log_scale = encoder.latents_and_units(x, eps)
-    _, middle, log_width = encoder.latents_and_conditional_units(x, eps)
-    # Of the first latent, which no other is before: the units that see none are the first two.
-    seen = ((1 + gate) * torch.tanh(shift))[:, :2]
-    weight, bias = encoder.output.weight, encoder.output.bias
-    move, stretch = (seen @ weight[row, :2] + bias[row] for row in (0, 2))
-    expected = mean[:, 0] + log_scale[:, 0].exp() * move
-    torch.testing.assert_close(middle[..., 0], expected.expand(6, 5))
-    wide = log_scale[:, 0] + 3 * torch.tanh(stretch / 3)
-    torch.testing.assert_close(log_width[..., 0], wide.expand(6, 5))
+    mean, log_scale = encoder.units(x)
+    z, middle, log_width = encoder.latents_and_conditional_units(x, eps)
+    w = (z - middle) * torch.exp(-log_width)
+    first, last = (layer.weight * layer.mask for layer in (encoder.from_latents, encoder.output))
+    seen = (1 + gate) * torch.tanh((1 + slope) * (w @ first.T) + shift)
+    move, stretch = (seen @ last.T + encoder.output.bias).chunk(2, -1)
+    torch.testing.assert_close(middle, mean + log_scale.exp() * move)
+    torch.testing.assert_close(log_width, log_scale + 3 * torch.tanh(stretch / 3))
+    assert (middle[..., 1] - middle[:1, :, 1]).abs().max() > 0.01  # it depends on w_1
 
 
 def test_free_encoder_is_one_network_on_x_beside_noise() -> None:
