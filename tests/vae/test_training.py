@@ -326,22 +326,24 @@ def test_an_estimator_by_kernels_keeps_its_settings() -> None:
 
 
 def with_fixed_numbers(stack: VAEStack, many: int = 10) -> VAEStack:
-    """Let so many steps have images and noise of their own, and then the same ones again.
+    """Let so many steps have images of their own, and then the same ones again; noise is the same.
 
-    However many are taken at once, as long as `many` is a multiple of that. Copies are handed out:
+    However many steps are taken at once, if `many` is a multiple of that. Copies are handed out:
     what is done with them beside must not find their memory used for anything else.
     """
     runs, told = len(stack.seeds), stack.settings
     generator = torch.Generator().manual_seed(1)
-    x = torch.rand(many, runs, told.batch, PIXELS, generator=generator).round()
-    shape = (many, runs, told.particles, told.batch, stack._estimator.dims)
-    eps = torch.randn(shape, generator=generator)
+    x = torch.rand(many, runs, told.batch, PIXELS, generator=generator).round().to(stack.device)
+    shape = (runs, told.particles, told.batch, stack._estimator.dims)
+    eps = torch.randn(shape, generator=generator).to(stack.device)
 
-    def handed_out(numbers: torch.Tensor) -> Callable[[int], tuple[torch.Tensor, ...]]:
-        kept = numbers.to(stack.device)
-        return lambda steps: tuple(kept[(stack.step + i) % many].clone() for i in range(steps))
+    def draw(steps: int) -> tuple[torch.Tensor, ...]:
+        return tuple(x[(stack.step + i) % many].clone() for i in range(steps))
 
-    stack._draw, stack._noise = handed_out(x), handed_out(eps)  # type: ignore[method-assign]
+    def noise(steps: int) -> tuple[torch.Tensor, ...]:
+        return tuple(eps.clone() for _ in range(steps))
+
+    stack._draw, stack._noise = draw, noise  # type: ignore[method-assign]
     return stack
 
 
