@@ -53,7 +53,7 @@ _DRAWS_AT_ONCE = 10
 # Columns of a traversal: normal quantiles from 5 % to 95 %.
 _TRAVERSAL = 9
 # Of the states that are kept: another one where those of older code are not to be gone on with.
-_STATE_VERSION = 9
+_STATE_VERSION = 10
 
 
 class Pictures:

@@ -256,12 +256,14 @@ class ImplicitEncoder(Encoder):
         self.register_buffer("nodes", nodes[:, None, None], persistent=False)
         self.register_buffer("shares", (shares / shares.sum())[:, None, None], persistent=False)
         with torch.no_grad():
-            # It begins near to independent normal latents.
-            self.head.weight[2 * dims : -3 * hidden].mul_(0.5)
+            # It begins near to independent normal latents, with slopes and gates near to 1. Shifts
+            # have a bias by the view of x, and one is enough to begin with.
+            shapes = slice(2 * dims, -3 * hidden)
+            self.head.weight[shapes].mul_(0.5)
+            self.head.bias[shapes].view(3, dims, bumps)[1] += 1
+            self.head.bias[-3 * hidden :] = torch.tensor([1.0, 0, 1]).repeat_interleave(hidden)
             self.output.weight.mul_(0.1)
             self.output.bias.zero_()
-            # What the units that see w are given by x has a bias, and one is enough to begin with.
-            self.head.bias[-3 * hidden :].zero_()
             self.from_x.bias[hidden:] = self.from_latents.bias
             self.from_latents.register_parameter("bias", None)
 
@@ -304,15 +306,15 @@ class ImplicitEncoder(Encoder):
     def _split(self, extra: Extra) -> tuple[Hidden, tuple[Hidden, Hidden, Hidden]]:
         """Return what x says of the shapes of noise, and a, b and g of the units that see w."""
         sizes = [3 * self.dims * self.bumps, *[self.deeper.out_features] * 3]
-        shapes, deep, gate, slope = extra.head.split(sizes, -1)
-        return shapes, (1 + slope, deep + extra.view, 1 + gate)
+        shapes, slope, deep, gate = extra.head.split(sizes, -1)
+        return shapes, (slope, deep + extra.view, gate)
 
     def _shaped(self, shapes: Hidden, eps: Noise) -> Latents:
         """Return w."""
         height, slope, shift = shapes.unflatten(-1, (3, self.dims, self.bumps)).unbind(-3)
 
         def bent(noise: Noise) -> Latents:
-            gate = torch.tanh((1 + slope) * (noise[..., None] - self.centres) + shift)
+            gate = torch.tanh(slope * (noise[..., None] - self.centres) + shift)
             return noise + (height * gate).sum(-1)
 
         typical = bent(self.nodes)

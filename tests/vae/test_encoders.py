@@ -59,7 +59,7 @@ def test_earlier_noise_enters_only_through_earlier_latents() -> None:
         for parameter in encoder.output.parameters():
             parameter.fill_(1.0)
     # w = ε − 3 tanh(ε + 1.5): of s = ε + 1.5 the roots of s = 3 tanh s have one value of w.
-    no_bumps(encoder).copy_(torch.tensor([-3.0, -3.0, 0.0, 0.0, 0.0, 0.0]))
+    no_bumps(encoder).copy_(torch.tensor([-3.0, -3.0, 1.0, 1.0, 0.0, 0.0]))
     s = torch.tensor(3.0).double()
     for _ in range(60):
         s = 3 * torch.tanh(s)
@@ -243,13 +243,13 @@ def test_units_are_read_off_two_layers_and_views_are_others(kind: type[Encoder])
 def test_units_that_see_latents_have_slopes_shifts_and_gates_by_x() -> None:
     encoder, x, eps = ImplicitEncoder(2, 3, hidden=4), torch.randn(5, 3), torch.randn(6, 5, 2)
     hidden = torch.tanh(encoder.deeper(torch.tanh(encoder.from_x(x)[:, :4])))
-    shift, gate, slope = encoder.head(hidden)[:, -12:].chunk(3, -1)
+    slope, shift, gate = encoder.head(hidden)[:, -12:].chunk(3, -1)
     shift = encoder.from_x(x)[:, 4:] + shift
     mean, log_scale = encoder.units(x)
     z, middle, log_width = encoder.latents_and_conditional_units(x, eps)
     w = (z - middle) * torch.exp(-log_width)
     first, last = (layer.weight * layer.mask for layer in (encoder.from_latents, encoder.output))
-    seen = (1 + gate) * torch.tanh((1 + slope) * (w @ first.T) + shift)
+    seen = gate * torch.tanh(slope * (w @ first.T) + shift)
     move, stretch = (seen @ last.T + encoder.output.bias).chunk(2, -1)
     torch.testing.assert_close(middle, mean + log_scale.exp() * move)
     torch.testing.assert_close(log_width, log_scale + 3 * torch.tanh(stretch / 3))
