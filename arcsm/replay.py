@@ -14,6 +14,12 @@ from arcsm.devices import on_device
 # Times that work is done kernel by kernel before it is captured: the first ones compile, allocate,
 # and choose among algorithms.
 WARM_UP = 3
+# Of the stream that graphs are captured on: what work does beside it, on streams of the usual
+# priority, 0, gives way.
+_PRIORITY = -1
+# Sums of fewer terms are written out by compilers: as parts of what they are sums of, and of what
+# reads them, they are no kernels of their own.
+_UNROLLED = 17
 
 T = TypeVar("T")
 U = TypeVar("U")
@@ -43,6 +49,7 @@ class Replayed(Generic[T]):
         self._work, self._generators, self._lost = work, generators, lost
         self._done = 0
         self._again: Callable[[], T] | None = None
+        self._stream: torch.cuda.Stream | None = None  # that all graphs are captured on
 
     def __call__(self) -> T:
         """Do the work."""
@@ -70,6 +77,7 @@ class Replayed(Generic[T]):
 
     def _capture(self) -> None:
         """Make the graph, in which nothing is done yet; if that fails, give it up."""
+        self._stream = torch.cuda.Stream(priority=_PRIORITY)
         try:
             self._again = self._captured()
         except RuntimeError as error:
@@ -95,7 +103,7 @@ class Replayed(Generic[T]):
         graph = torch.cuda.CUDAGraph()
         for generator in self._generators:
             graph.register_generator_state(generator)
-        with torch.cuda.graph(graph):
+        with torch.cuda.graph(graph, stream=self._stream):
             found = work()
         return graph, found
 
@@ -127,7 +135,7 @@ class ReplayedAround(Replayed[None]):
         self._parts: tuple[Callable[..., Any], ...] = (before, between, after)
 
     def _captured(self) -> Callable[[], None]:
-        """Return the work as two graphs; both are captured on the one stream that torch has."""
+        """Return the work as two graphs; a backward pass is on the stream where its forward was."""
         before, between, after = self._parts
         first, begun = self._graph_of(before)
         second, _ = self._graph_of(lambda: after(begun))
@@ -151,4 +159,4 @@ def compiled(function: Callable[..., Any]) -> Callable[..., Any]:
         return function(*arguments)
 
     own.__code__ = own.__code__.replace()
-    return torch.compile(own, dynamic=False)
+    return torch.compile(own, dynamic=False, options={"unroll_reductions_threshold": _UNROLLED})

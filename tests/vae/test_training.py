@@ -169,7 +169,7 @@ def test_what_is_compiled_for_one_stack_drives_out_no_other(
 ) -> None:
     made: list[torch.fx.GraphModule] = []
 
-    def backend(graph: torch.fx.GraphModule, inputs: list[torch.Tensor]) -> Any:
+    def backend(graph: torch.fx.GraphModule, inputs: list[torch.Tensor], **_: Any) -> Any:
         made.append(graph)
         return graph.forward
 
