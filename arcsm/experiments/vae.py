@@ -261,10 +261,11 @@ def verdicts(settings: Settings, metrics: Sequence[Metric]) -> Sequence[Verdict]
         if data == "mnist" and paper is not None:
             steps = settings["training"][data]["steps"]
             text = (
-                f"{title}: CSM has {values['csm']:.2f} nats after {steps:,} steps, the paper"
-                f" {paper['csm']:.2f}."
+                f"{title}: CSM has {values['csm']:.2f} nats on {own.labels['images']:,} test images"
+                f" after {steps:,} steps, the paper {paper['csm']:.2f}"
             )
-            whole = tells and steps >= PAPER_STEPS
+            text += "." if own.n > 1 else "; of one seed."
+            whole = tells and steps >= PAPER_STEPS and own.n > 1
             said.append(Verdict(values["csm"] <= paper["csm"] if whole else None, text))
         best = min(values, key=lambda method: values[method])
         behind = values["csm"] - values[best]
