@@ -82,6 +82,13 @@ def write_run(
     return record
 
 
+def leave_pieces(path: Path, done: int, left: Sequence[str]) -> None:
+    """Make the record one of some pieces."""
+    record = json.loads(path.read_text())
+    record["settings"] |= {"pieces": done, "left": left}
+    write_json(path, record)
+
+
 def write_figure(folder: Path, run: str) -> None:
     figure = Figure(figsize=(1, 1))
     figure.add_subplot().plot([0, 1])
@@ -223,6 +230,21 @@ def test_figures_come_in_the_order_of_the_experiment_and_none_is_passed_over(
     (tmp_path / "first-cpu/a.png").write_bytes((tmp_path / "first-cpu/curve.png").read_bytes())
     found = [image["alt"] for image in page_of(tmp_path).images]
     assert [alt.split(": ")[1] for alt in found] == ["curve", "a"]
+
+
+def test_a_run_that_is_not_finished_says_what_is_left(tmp_path: Path) -> None:
+    write_run(tmp_path, "first", "gpu")
+    readme = tmp_path / "README.md"
+    readme.write_text(f"{BEGIN}\n{END}\n")
+    page = page_of(tmp_path)
+    assert "so far" not in page.text["first"] and "pieces" not in page.text["top"]
+    leave_pieces(tmp_path / "first-gpu.json", 3, ["d", "e"])
+    write_report(tmp_path / "page.html", results=tmp_path, readme=readme)
+    page = page_of(tmp_path)
+    assert "3 of 5 pieces so far; left: d, e" in page.text["first"]
+    assert "3 of 5 pieces" in page.text["top"]
+    told = "`arcsm reproduce first --budget gpu`; 3 of 5 pieces so far, 3 seeds"
+    assert told in readme.read_text()
 
 
 def test_settings_of_another_day_are_pointed_out(tmp_path: Path) -> None:

@@ -177,8 +177,7 @@ def _run(
         else:
             unfinished.append(experiment.name)
     if unfinished:
-        what = "No record yet, as pieces are left" if wanted else "Not finished"
-        voice.say(f"{what}: {', '.join(unfinished)}.")
+        voice.say(f"Not finished: {', '.join(unfinished)}.")
     if refused:
         raise InputError(" — ".join(refused))
     voice.result(command="reproduce", budget=budget, written=written, unfinished=unfinished)

@@ -82,8 +82,8 @@ class Experiment:
 
     `budgets` has the settings of each budget: sizes, steps, seeds (under "seeds"); a budget that
     an experiment does not have is left out. `needs` names data sets that have to be there. Pieces
-    of an experiment that `measures_time` are never run side by side. Where `figures_of_some` is
-    true, `figures` may be given some of the pieces, and draws what there is of them.
+    of an experiment that `measures_time` are never run side by side. Where `tells_of_some` is true,
+    `metrics` and `figures` may be given some of the pieces, and tell what there is of them.
     """
 
     name: str
@@ -98,4 +98,4 @@ class Experiment:
     verdicts: Callable[[Settings, Sequence[Metric]], Sequence[Verdict]]
     needs: Sequence[str] = ()
     measures_time: bool = False
-    figures_of_some: bool = False
+    tells_of_some: bool = False

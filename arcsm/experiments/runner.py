@@ -1,7 +1,8 @@
 """Running an experiment: piece after piece, then the record, the curves and the figures.
 
 What is finished stays finished: after Ctrl-C, a crash or the end of its time a run goes on with the
-pieces that are left. The record appears last, and only of a whole run.
+pieces that are left. The record appears last. Of some pieces there is one where the experiment can
+tell of them; it names those that are left, and never takes the place of that of a whole run.
 """
 
 import functools
@@ -54,8 +55,8 @@ def run_experiment(
     Without `resume` finished pieces are discarded first, and pieces that are run discard what they
     have kept of an interruption. `only` names the pieces to run, if not all. With `max_seconds` no
     piece is begun that, taking as long as the longest so far, would end later; the first is begun
-    in any case. While pieces are left the list of paths is empty. `jobs` pieces are run at a time,
-    in processes of one thread each.
+    in any case. While pieces are left the list of paths is empty, even where what is finished has a
+    record. `jobs` pieces are run at a time, in processes of one thread each.
     """
     _check_jobs(experiment, jobs)
     if max_seconds is not None and not max_seconds > 0:
@@ -76,14 +77,16 @@ def run_experiment(
     if any(piece.name not in finished for piece in store.pieces):
         said = _what_is_left(store, finished, only, command, not resume)
         reporter.console.print(said, markup=False, soft_wrap=True)  # so that it can be copied
-        if finished and experiment.figures_of_some:
-            raws = {name: piece["raw"] for name, piece in finished.items()}
-            _draw_all(store, experiment.figures(store.settings, raws))
-            said = f"Pictures of what is finished are in {str(store.directory)!r}."
+        if finished and experiment.tells_of_some and not store.has_whole_record():
+            _write(store, finished)
+            said = (
+                f"What is finished is told in {str(store.record)!r}, with pictures in"
+                f" {str(store.directory)!r}."
+            )
             reporter.console.print(said, markup=False, soft_wrap=True)
         return []
     with reporter.stage(f"{experiment.name}: figures and metrics"):
-        return _write(store, {piece.name: finished[piece.name] for piece in store.pieces})
+        return _write(store, finished)
 
 
 def choose_device(device: str, budget: str) -> str:
@@ -283,21 +286,29 @@ def _check_jobs(experiment: Experiment, jobs: int) -> None:
 
 
 def _write(store: Store, finished: Mapping[str, Mapping[str, Any]]) -> list[Path]:
-    """Write curves, figures and, at last, the record; return their paths, the record first."""
+    """Write curves, figures and, at last, the record; return their paths, the record first.
+
+    Curves are those of a whole run: of some pieces they stay where they are.
+    """
     experiment, settings = store.experiment, store.settings
-    raws = {name: piece["raw"] for name, piece in finished.items()}
+    done = [piece for piece in store.pieces if piece.name in finished]
+    left = [piece.name for piece in store.pieces if piece.name not in finished]
+    raws = {piece.name: finished[piece.name]["raw"] for piece in done}
     metrics = list(experiment.metrics(settings, raws))
     figures = experiment.figures(settings, raws)
-    store.fold(finished)
+    if not left:
+        store.fold({piece.name: finished[piece.name] for piece in done})
     drawn = _draw_all(store, figures)
-    anywhere = [finished[piece.name] for piece in store.pieces if piece.anywhere]
-    about = provenance(list(finished.values()), anywhere)
+    anywhere = [finished[piece.name] for piece in done if piece.anywhere]
+    about = provenance([finished[piece.name] for piece in done], anywhere)
     run = {
         "budget": store.budget,
         "device": about["device"],
-        "pieces": len(finished),
+        "pieces": len(done),
         "figures": list(figures),
     }
+    if left:
+        run["left"] = left
     if len(about["commits"]) > 1:
         run["commits"] = about["commits"]
     write_result(

@@ -107,6 +107,10 @@ class Store:
         write_json(self.curves, content, indent=None)
         shutil.rmtree(self._files, ignore_errors=True)
 
+    def has_whole_record(self) -> bool:
+        """Say whether there is a record of a whole run, be it of other settings."""
+        return self.record.exists() and "left" not in read_result(self.record)["settings"]
+
     def state(self) -> str | None:
         """Return in few words what there is of a run, or None."""
         if self._files.is_dir():

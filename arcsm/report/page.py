@@ -94,8 +94,11 @@ def _line(experiment: Experiment, run: Run | None) -> str:
         for holds in (True, False, None)
         if holds in found
     )
+    budget = escape(run.budget)
+    if run.left:
+        budget += f"<small>{escape(run.extent)}</small>"
     return (
-        f'<tr><td>{link}</td><td class="text">{states or "–"}</td><td>{escape(run.budget)}</td>'
+        f'<tr><td>{link}</td><td class="text">{states or "–"}</td><td>{budget}</td>'
         f'<td class="wide-only">{escape(run.entry.record["date"][:10])}</td></tr>'
     )
 
@@ -187,6 +190,7 @@ def _about(run: Run) -> dict[str, str]:
     about = {
         "budget": run.budget
         + ("" if run.as_today else "; with other settings than those of today"),
+        **({"pieces": f"{run.extent} so far; left: {', '.join(run.left)}"} if run.left else {}),
         "seeds": ", ".join(map(str, seeds)) if seeds else "nothing was random",
         "hardware": entry.hardware,
         "time": words.duration(record["seconds"]),

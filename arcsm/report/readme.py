@@ -62,8 +62,9 @@ def _source(run: Run) -> str:
     """Return where the numbers of a run come from."""
     record = run.entry.record
     seeds = len(record["seeds"])
+    extent = f" {run.extent} so far," if run.left else ""
     return (
-        f"`results/{run.entry.file}`, `{record['command']}`;"
+        f"`results/{run.entry.file}`, `{record['command']}`;{extent}"
         f" {seeds} {'seed' if seeds == 1 else 'seeds'}, {run.entry.hardware},"
         f" {words.duration(record['seconds'])}"
     )

@@ -51,6 +51,19 @@ class Run:
     as_today: bool  # whether its settings are still those of the experiment
     others: Sequence["Run"] = ()
 
+    @property
+    def left(self) -> Sequence[str]:
+        """The pieces that the record is still without."""
+        left = self.entry.record["settings"].get("left", ())
+        assert isinstance(left, (list, tuple))
+        return left
+
+    @property
+    def extent(self) -> str:
+        """How much of the run is there, or nothing if that is all of it."""
+        done = self.entry.record["settings"].get("pieces")
+        return f"{done} of {done + len(self.left)} pieces" if self.left else ""
+
     def measured(self, claim: Claim) -> Metric | None:
         """Return the metric that a claim is to be compared with, if there is one."""
         wanted = dict(claim.labels or {}).items()

@@ -234,6 +234,35 @@ def test_only_the_pieces_named_are_run(folder: Path) -> None:
     assert [metric["value"] for metric in metrics] == [1, 4, 9]
 
 
+def test_some_pieces_have_a_record_that_names_the_others(folder: Path) -> None:
+    counter = Counter()
+    counter.experiment = dataclasses.replace(counter.experiment, tells_of_some=True)
+    path, figure = folder / "counting-smoke.json", folder / "counting-smoke/squares.png"
+    assert go(counter, folder, only=["n=3/x"]) == []
+    assert read_result(path)["settings"]["left"] == ["n=1/x", "n=2/x"]
+    # Begun by the last of them, but told in the order of the run.
+    assert go(counter, folder, only=["n=1/x"]) == []
+    record, drawn = read_result(path), figure.read_bytes()
+    assert record["settings"]["left"] == ["n=2/x"] and record["settings"]["pieces"] == 2
+    assert [metric["value"] for metric in record["metrics"]] == [1, 9]
+    assert record["settings"]["figures"] == ["squares"]
+    assert not (folder / "counting-smoke/curves.json").exists()
+    assert go(counter, folder)[0] == path and counter.asked == [3, 1, 2]
+    whole = read_result(path)
+    assert "left" not in whole["settings"] and len(whole["metrics"]) == 3
+    assert figure.read_bytes() != drawn
+    # What is begun anew takes nothing away from what is whole, until it is whole itself.
+    drawn = figure.read_bytes()
+    assert go(counter, folder, only=["n=3/x"], resume=False) == []
+    assert read_result(path) == whole and figure.read_bytes() == drawn
+    assert go(counter, folder) and read_result(path)["date"] >= whole["date"]
+
+
+def test_where_some_pieces_tell_nothing_there_is_no_record(folder: Path) -> None:
+    assert go(Counter(), folder, only=["n=3/x"]) == []
+    assert [path.name for path in folder.iterdir()] == ["counting-smoke"]
+
+
 def test_pieces_of_other_settings_are_refused_unless_fresh(folder: Path) -> None:
     go(Counter(), folder, only=["n=2/x"])
     other = Counter(numbers=(2, 3))

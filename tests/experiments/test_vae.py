@@ -272,6 +272,24 @@ def test_numbers_become_the_table_and_its_verdicts() -> None:
     assert "after 6 steps" in first.text
 
 
+def test_methods_that_are_not_there_yet_are_named_and_decide_nothing() -> None:
+    table = {"data": "mnist", "latent": 8}
+    settings = {**BUDGETS["paper"], "tables": [table, {"data": "celeba", "latent": 32}]}
+    values = {"elbo": [97.0, 97.2], "csm": [95.0, 95.02]}
+    found = metrics(settings, fake(settings, table, values))
+    assert {one.labels["method"] for one in found} == set(values)
+    by_paper, best, gaps = verdicts(settings, found)
+    assert by_paper.holds is True and best.holds is None
+    assert best.text.startswith("MNIST, 8 latents: CSM is best (ELBO 97.10, CSM 95.01 nats);")
+    assert best.text.endswith("not run yet: Stein, Spectral, SSM, SSM-AR.")
+    assert gaps.text.endswith("the paper's: CSM -2.09 (-1.72).")
+    alone = verdicts(settings, metrics(settings, fake(settings, table, {"csm": [95.0, 95.02]})))
+    assert len(alone) == 2
+    # Of CSM alone there is nothing to say while it is not there.
+    without = fake(settings, table, {"elbo": [97.0], "ssm": [96.0]})
+    assert verdicts(settings, metrics(settings, without)) == []
+
+
 def test_seconds_of_a_shared_machine_say_so() -> None:
     table = {"data": "mnist", "latent": 8}
     settings = {**BUDGETS["paper"], "tables": [table]}
@@ -330,7 +348,7 @@ def test_figures_have_a_panel_for_each_method() -> None:
     assert figures(settings, {}) == {}
 
 
-def test_pictures_of_a_chosen_method_are_there_at_once(
+def test_what_there_is_of_a_chosen_method_is_told_at_once(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
@@ -340,5 +358,8 @@ def test_pictures_of_a_chosen_method_are_there_at_once(
     folder = tmp_path / "vae-smoke"
     names = {path.stem for path in folder.glob("*.png")}
     assert names == {f"{k}-mnist-2" for k in ("bounds", "samples", "reconstructions", "traversal")}
-    assert not (tmp_path / "vae-smoke.json").exists()
+    record = read_result(tmp_path / "vae-smoke.json")
+    assert record["settings"]["left"] == ["mnist.2.elbo"]
+    assert {one["labels"]["method"] for one in record["metrics"]} == {"csm"}
     assert run_experiment(experiment, "smoke", **options)
+    assert "left" not in read_result(tmp_path / "vae-smoke.json")["settings"]
