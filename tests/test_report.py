@@ -245,11 +245,31 @@ def test_a_run_that_is_not_finished_says_what_is_left(tmp_path: Path) -> None:
     assert "3 of 5 pieces" in page.text["top"]
     told = "`arcsm reproduce first --budget gpu`; 3 of 5 pieces so far, 3 seeds"
     assert told in readme.read_text()
+    assert "experiments were run, 1 of them in part" in page.text["top"]
+
+
+def test_of_two_runs_the_one_with_more_of_the_papers_numbers_is_shown(tmp_path: Path) -> None:
+    for budget in ("paper", "gpu", "cpu"):
+        write_run(tmp_path, "first", budget)
+    run = read_folder(tmp_path).experiments[1][1]
+    assert run is not None and run.budget == "paper"
+    assert [other.budget for other in run.others] == ["gpu", "cpu"]
+    path = tmp_path / "first-paper.json"
+    record = json.loads(path.read_text())
+    write_json(path, {**record, "metrics": [{**record["metrics"][0], "name": "bound"}]})
+    leave_pieces(path, 1, ["d"])
+    run = read_folder(tmp_path).experiments[1][1]
+    assert run is not None and run.budget == "gpu"
+    assert [other.budget for other in run.others] == ["paper", "cpu"]
 
 
 def test_settings_of_another_day_are_pointed_out(tmp_path: Path) -> None:
     write_run(tmp_path, "first", "cpu", width=7)
     assert "other settings than those of today" in page_of(tmp_path).text["first"]
+    readme = tmp_path / "README.md"
+    readme.write_text(f"{BEGIN}\n{END}\n")
+    write_report(tmp_path / "page.html", results=tmp_path, readme=readme)
+    assert "--budget cpu`; other settings than those of today, 3 seeds" in readme.read_text()
 
 
 def test_other_records_are_listed_with_all_their_numbers(tmp_path: Path) -> None:

@@ -17,7 +17,8 @@ HELP = prose("""Run an experiment of the paper, or all of them, piece by piece.
 
 Each finished piece is kept: after Ctrl-C, or when its time is over, the same command goes on with
 what is left. When all pieces are there, FOLDER/NAME-BUDGET.json has the numbers and
-FOLDER/NAME-BUDGET the curves and the figures; `arcsm report` makes a page of them.
+FOLDER/NAME-BUDGET the curves and the figures; `arcsm report` makes a page of them. Of vae some
+pieces will do: then the numbers are theirs, with the names of those that are left.
 
 The budget smoke shows in seconds that everything runs, and is no result; cpu takes minutes to hours
 on a few cores, gpu needs a GPU, and paper is the paper's own settings where it states them.""")
@@ -65,7 +66,10 @@ def reproduce(
             "--jobs",
             metavar="N",
             min=1,
-            help="Run so many pieces side by side; not where times are what is measured.",
+            help=(
+                "Run so many pieces side by side, and say only which are finished; not where times"
+                " are what is measured."
+            ),
         ),
     ] = 1,
     data: Annotated[
@@ -87,7 +91,14 @@ def reproduce(
         ),
     ] = None,
     fresh: Annotated[
-        bool, typer.Option("--fresh", help="Discard the pieces that are finished, and begin anew.")
+        bool,
+        typer.Option(
+            "--fresh",
+            help=(
+                "Discard the pieces that are finished, of those chosen, and begin anew. Pieces of"
+                " settings other than today's are discarded in any case."
+            ),
+        ),
     ] = False,
     out: Annotated[
         Path, typer.Option("--out", metavar="FOLDER", help="The folder of results.")
@@ -147,13 +158,13 @@ def _run(
     written: list[str] = []
     unfinished: list[str] = []
     refused: list[str] = []
-    for experiment in experiments:
-        left = None if seconds is None else seconds - (time.monotonic() - began)
+    for index, experiment in enumerate(experiments):
+        left = None if seconds is None else seconds - (time.monotonic() - began if index else 0)
         if left is not None and left <= 0 and written + unfinished:
             unfinished.append(experiment.name)
             continue
         try:
-            paths = run_experiment(
+            outcome = run_experiment(
                 experiment,
                 budget,
                 device=device,
@@ -171,11 +182,11 @@ def _run(
             # What one of them lacks, a data set for instance, need not keep the others waiting.
             refused.append(f"{experiment.name}: {error}")
             continue
-        if paths:
-            written += [str(path) for path in paths]
-            voice.say(f"Wrote {paths[0]}.")
-        else:
+        written += [str(path) for path in outcome.written]
+        if outcome.left:
             unfinished.append(experiment.name)
+        else:
+            voice.say(f"Wrote {outcome.written[0]}.")
     if unfinished:
         voice.say(f"Not finished: {', '.join(unfinished)}.")
     if refused:

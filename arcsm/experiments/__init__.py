@@ -7,13 +7,14 @@ from importlib import import_module
 
 from arcsm.errors import InputError
 from arcsm.experiments.experiment import BUDGETS, Experiment
-from arcsm.experiments.runner import command_of, run_experiment
+from arcsm.experiments.runner import Outcome, command_of, run_experiment
 from arcsm.experiments.store import Store
 
 __all__ = [
     "BUDGETS",
     "NAMES",
     "Experiment",
+    "Outcome",
     "Store",
     "command_of",
     "get_experiment",

@@ -2,7 +2,8 @@
 
 What is finished stays finished: after Ctrl-C, a crash or the end of its time a run goes on with the
 pieces that are left. The record appears last. Of some pieces there is one where the experiment can
-tell of them; it names those that are left, and never takes the place of that of a whole run.
+tell of them; it names those that are left, and never takes the place of that of a whole run. A run
+that is interrupted leaves the record as it was.
 """
 
 import functools
@@ -14,7 +15,7 @@ import time
 from collections.abc import Mapping, Sequence
 from concurrent.futures import FIRST_COMPLETED, Future, ProcessPoolExecutor, wait
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import torch
 
@@ -38,6 +39,13 @@ _LARGEST_SVG = 150_000
 _FOLDER = "results"
 
 
+class Outcome(NamedTuple):
+    """What a run wrote, the record first, and the names of the pieces that are left."""
+
+    written: list[Path]
+    left: list[str]
+
+
 def run_experiment(
     experiment: Experiment,
     budget: str,
@@ -49,14 +57,13 @@ def run_experiment(
     only: Sequence[str] | None = None,
     max_seconds: float | None = None,
     jobs: int = 1,
-) -> list[Path]:
-    """Run the pieces that are not finished; once all are, write the results and return their paths.
+) -> Outcome:
+    """Run the pieces that are not finished; once all are, write the results.
 
-    Without `resume` finished pieces are discarded first, and pieces that are run discard what they
-    have kept of an interruption. `only` names the pieces to run, if not all. With `max_seconds` no
-    piece is begun that, taking as long as the longest so far, would end later; the first is begun
-    in any case. While pieces are left the list of paths is empty, even where what is finished has a
-    record. `jobs` pieces are run at a time, in processes of one thread each.
+    `only` names the pieces to run, if not all. Without `resume` those that are finished are
+    discarded first, and those that are run discard what they have kept of an interruption. With
+    `max_seconds` no piece is begun that, taking as long as the longest so far, would end later; the
+    first is begun in any case. `jobs` pieces are run at a time, in processes of one thread each.
     """
     _check_jobs(experiment, jobs)
     if max_seconds is not None and not max_seconds > 0:
@@ -64,29 +71,40 @@ def run_experiment(
     store = Store(folder, experiment, budget)
     command = command_of(experiment.name, budget, None if device == "auto" else device, folder)
     reporter = reporter or Reporter(quiet=True)
-    finished = store.load() if resume else {}
+    names = [piece.name for piece in store.pieces] if only is None else only
+    finished = store.load() if resume else store.load_others(names)
     wanted = _wanted(store, finished, only)
+    if experiment.tells_of_some:
+        store.has_whole_record()  # a record that cannot be read is refused before the work
     if wanted:  # else the results are only made anew, which needs no device
         device = choose_device(device, budget)
         if not all(piece.anywhere for piece in wanted):
             _check_devices(store, finished, device)
         if not resume:  # not before it is clear that the run can begin
-            store.clear()
+            store.clear(finished)
         run_pieces = _run_pieces if jobs == 1 else functools.partial(_run_side_by_side, jobs)
         run_pieces(store, wanted, finished, device, max_seconds, reporter, not resume)
-    if any(piece.name not in finished for piece in store.pieces):
-        said = _what_is_left(store, finished, only, command, not resume)
-        reporter.console.print(said, markup=False, soft_wrap=True)  # so that it can be copied
-        if finished and experiment.tells_of_some and not store.has_whole_record():
-            _write(store, finished)
-            said = (
+        finished = store.load()  # others may have been at work in the same folder
+    left = [piece.name for piece in store.pieces if piece.name not in finished]
+    if not left:
+        with reporter.stage(f"{experiment.name}: figures and metrics"):
+            return Outcome(_write(store, finished), left)
+    said, written = [_what_is_left(store, finished, only, command, not resume)], []
+    if finished and experiment.tells_of_some:
+        if store.has_whole_record():
+            said.append(
+                f"The record {str(store.record)!r} is of an earlier whole run, and stays until all"
+                " pieces are finished."
+            )
+        else:
+            written = _write(store, finished)
+            said.append(
                 f"What is finished is told in {str(store.record)!r}, with pictures in"
                 f" {str(store.directory)!r}."
             )
-            reporter.console.print(said, markup=False, soft_wrap=True)
-        return []
-    with reporter.stage(f"{experiment.name}: figures and metrics"):
-        return _write(store, finished)
+    for sentence in said:
+        reporter.console.print(sentence, markup=False, soft_wrap=True)  # so that it can be copied
+    return Outcome(written, left)
 
 
 def choose_device(device: str, budget: str) -> str:
@@ -266,7 +284,7 @@ def _what_is_left(
     if not of_chosen:
         return (
             f"{store.experiment.name}: the pieces chosen are finished; left are others:"
-            f" {_some(left)}. To run these, and then to write figures and metrics: {command}"
+            f" {_some(left)}. To run these: {command}"
         )
     what = "pieces" if only is None else "pieces chosen"
     return (
@@ -324,7 +342,7 @@ def _write(store: Store, finished: Mapping[str, Mapping[str, Any]]) -> list[Path
         versions=about["versions"],
         date=about["date"],
     )
-    return [store.record, store.curves, *drawn]
+    return [store.record, *([] if left else [store.curves]), *drawn]
 
 
 def _draw_all(store: Store, figures: "Mapping[str, Figure]") -> list[Path]:
@@ -360,7 +378,7 @@ def _check_devices(store: Store, finished: Mapping[str, Mapping[str, Any]], devi
     if others:
         raise InputError(
             f"expected pieces that were run on {kind} in {str(store.directory)!r}, got some from"
-            f" {', '.join(sorted(others))}; use --device {min(others)}, or --fresh to begin anew"
+            f" {', '.join(sorted(others))}; use --device {min(others)}, or --fresh to run all anew"
         )
 
 

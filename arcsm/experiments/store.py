@@ -63,6 +63,14 @@ class Store:
             found[piece["name"]] = piece
         return {piece.name: found[piece.name] for piece in self.pieces if piece.name in found}
 
+    def load_others(self, names: Sequence[str]) -> dict[str, dict[str, Any]]:
+        """Return the finished pieces but those named; none where they are not of today's."""
+        try:
+            found = self.load()
+        except InputError:
+            return {}
+        return {name: piece for name, piece in found.items() if name not in names}
+
     def add(
         self,
         piece: Piece,
@@ -89,7 +97,7 @@ class Store:
             "date": current_date(),
             "raw": dict(raw),
         }
-        path = self._files / _file_name(piece.name)
+        path = self._path(piece.name)
         write_json(path, content, indent=None)
         return _read(path, PIECE, _PIECE_FIELDS)
 
@@ -109,7 +117,15 @@ class Store:
 
     def has_whole_record(self) -> bool:
         """Say whether there is a record of a whole run, be it of other settings."""
-        return self.record.exists() and "left" not in read_result(self.record)["settings"]
+        if not self.record.exists():
+            return False
+        try:
+            return "left" not in read_result(self.record)["settings"]
+        except InputError as error:
+            raise InputError(
+                f"expected a record of this release, or none, in {str(self.record)!r}, but"
+                f" {error}; or move it out of the folder"
+            ) from error
 
     def state(self) -> str | None:
         """Return in few words what there is of a run, or None."""
@@ -119,10 +135,20 @@ class Store:
             return f"run {read_result(self.record)['date'][:10]}"
         return None
 
-    def clear(self) -> None:
-        """Forget all pieces. The record and the figures stay until others take their place."""
-        shutil.rmtree(self._files, ignore_errors=True)
+    def clear(self, kept: Mapping[str, Mapping[str, Any]]) -> None:
+        """Forget all pieces but some. Record and figures stay until others take their place."""
+        for name, piece in kept.items():
+            write_json(self._path(name), piece, indent=None)
         self.curves.unlink(missing_ok=True)
+        of_kept = {self._path(name) for name in kept}
+        for path in self._files.glob("*.json"):
+            if path not in of_kept:
+                path.unlink()
+        if not kept:
+            shutil.rmtree(self._files, ignore_errors=True)
+
+    def _path(self, piece: str) -> Path:
+        return self._files / _file_name(piece)
 
     def _check_digest(self, digest: str) -> None:
         if digest != self.digest:

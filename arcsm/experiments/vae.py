@@ -36,6 +36,7 @@ from arcsm.experiments.vae_parts import (
     state_folder,
     title_of,
     train_stack,
+    walked_latents,
 )
 from arcsm.files import discard_directory
 from arcsm.results import Metric
@@ -229,10 +230,12 @@ def figures(settings: Settings, raw: Mapping[str, Raw]) -> "Mapping[str, Figure]
             log_x=False,
             log_y=False,
         )
+        walked = walked_latents(latent, binary=data == "mnist")
+        some = "each latent" if walked == latent else f"each of the first {walked}"
         for kind, told in (
             ("samples", "samples, none chosen"),
             ("reconstructions", "reconstructions"),
-            ("traversal", "each row along one latent, from its 5 % to its 95 % quantile"),
+            ("traversal", f"rows along {some}, from its 5 % to its 95 % quantile"),
         ):
             panels = {
                 METHODS[method]: from_png(one["runs"][0]["pictures"][kind])
@@ -288,7 +291,7 @@ def verdicts(settings: Settings, metrics: Sequence[Metric]) -> Sequence[Verdict]
                 for of in (values, paper)
             )
             said.append(Verdict(None, f"{title}: the order is {ours}; the paper's {theirs}."))
-        if paper is not None and "elbo" in values and len(values) > 1:
+        if paper is not None and "elbo" in values:
             gaps = ", ".join(
                 f"{METHODS[m]} {value - values['elbo']:+.2f} ({paper[m] - paper['elbo']:+.2f})"
                 for m, value in values.items()

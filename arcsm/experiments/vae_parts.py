@@ -257,7 +257,7 @@ def measure_likelihood(
 def draw_pictures(
     pictures: Pictures, encoder: Encoder, decoder: Decoder, device: str
 ) -> dict[str, str]:
-    """Return grids, as PNG in base 64: samples, reconstructions, and a walk along each latent.
+    """Return grids, as PNG in base 64: samples, reconstructions, and walks along latents.
 
     Reconstructions stand below their originals where these may be shown: those of CelebA may not.
     """
@@ -273,7 +273,7 @@ def draw_pictures(
         rows = zip(x.split(_COLUMNS), again.split(_COLUMNS), strict=True)
         again = torch.cat([part for pair in rows for part in pair])
     middle = torch.linspace(0.05, 0.95, _TRAVERSAL, device=device)
-    walked = min(dims, _COLUMNS if pictures.binary else _COLUMNS // 2)
+    walked = walked_latents(dims, binary=pictures.binary)
     walk = torch.zeros(walked, _TRAVERSAL, dims, device=device)
     for d in range(walked):
         walk[d, :, d] = torch.special.ndtri(middle)
@@ -287,6 +287,11 @@ def draw_pictures(
         "reconstructions": grid(again, _COLUMNS),
         "traversal": grid(decoder.means(walk.flatten(0, 1)), _TRAVERSAL),
     }
+
+
+def walked_latents(dims: int, *, binary: bool) -> int:
+    """Return along how many latents, the first ones, pictures walk."""
+    return min(dims, _COLUMNS if binary else _COLUMNS // 2)
 
 
 @torch.no_grad()

@@ -62,8 +62,12 @@ def _head(results: Results) -> str:
     runs = [run for _, run in results.experiments if run is not None]
     verdicts = [verdict for run in runs for verdict in run.verdicts]
     held = sum(verdict.holds is True for verdict in verdicts)
+    parts = sum(bool(run.left) for run in runs)
     facts = (
-        (f"{len(runs)} of {len(results.experiments)}", "experiments were run"),
+        (
+            f"{len(runs)} of {len(results.experiments)}",
+            "experiments were run" + (f", {parts} of them in part" if parts else ""),
+        ),
         (f"{held} of {len(verdicts)}", "verdicts on them hold"),
         (f"{len(results.others)}", "other records, at the end"),
     )

@@ -63,6 +63,8 @@ def _source(run: Run) -> str:
     record = run.entry.record
     seeds = len(record["seeds"])
     extent = f" {run.extent} so far," if run.left else ""
+    if not run.as_today:
+        extent += " other settings than those of today,"
     return (
         f"`results/{run.entry.file}`, `{record['command']}`;{extent}"
         f" {seeds} {'seed' if seeds == 1 else 'seeds'}, {run.entry.hardware},"

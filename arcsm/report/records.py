@@ -64,6 +64,10 @@ class Run:
         done = self.entry.record["settings"].get("pieces")
         return f"{done} of {done + len(self.left)} pieces" if self.left else ""
 
+    def has(self, claim: Claim) -> bool:
+        """Whether there is a metric that the claim is to be compared with."""
+        return self.measured(claim) is not None
+
     def measured(self, claim: Claim) -> Metric | None:
         """Return the metric that a claim is to be compared with, if there is one."""
         wanted = dict(claim.labels or {}).items()
@@ -125,7 +129,11 @@ def _run(directory: Path, experiment: Experiment, entries: Mapping[str, Entry]) 
         for budget in SHOWN_BUDGETS
         if budget in experiment.budgets and f"{experiment.name}-{budget}.json" in entries
     ]
-    return replace(runs[0], others=runs[1:]) if runs else None
+    if not runs:
+        return None
+    # Of those that have most of the paper's numbers: a run of some pieces may have few.
+    shown = max(runs, key=lambda run: sum(map(run.has, experiment.claims)))
+    return replace(shown, others=[run for run in runs if run is not shown])
 
 
 def _under(directory: Path, experiment: Experiment, budget: str, entry: Entry) -> Run:

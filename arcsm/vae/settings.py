@@ -111,6 +111,8 @@ def checked_seeds(seeds: Sequence[int]) -> tuple[int, ...]:
         ) from error
     if not found:
         raise InputError("expected at least one seed, got none; each run has one")
+    if len(set(found)) < len(found):
+        raise InputError(f"expected seeds that differ, got {found}; runs of one seed are no two")
     return found
 
 

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from arcsm.errors import InputError
-from arcsm.experiments import NAMES
+from arcsm.experiments import NAMES, Outcome
 from arcsm.experiments.experiment import Experiment
 
 Run = Callable[..., Any]
@@ -20,10 +20,10 @@ def calls(monkeypatch: pytest.MonkeyPatch) -> list[Any]:
     """Put a recorder in the place of the runner; its entries are the calls."""
     calls: list[Any] = []
 
-    def run_experiment(experiment: Experiment, budget: str, **options: Any) -> list[Path]:
+    def run_experiment(experiment: Experiment, budget: str, **options: Any) -> Outcome:
         options.pop("reporter")
         calls.append((experiment.name, budget, options))
-        return [Path(f"{experiment.name}-{budget}.json")]
+        return Outcome([Path(f"{experiment.name}-{budget}.json")], [])
 
     monkeypatch.setattr("arcsm.experiments.run_experiment", run_experiment)
     return calls
@@ -74,11 +74,11 @@ def test_missing_data_of_one_do_not_keep_the_others_waiting(
 ) -> None:
     asked: list[str] = []
 
-    def run_experiment(experiment: Experiment, budget: str, **options: Any) -> list[Path]:
+    def run_experiment(experiment: Experiment, budget: str, **options: Any) -> Outcome:
         asked.append(experiment.name)
         if experiment.name == "mnist-likelihood":
             raise InputError("expected a folder of data sets, got none; set ARCSM_DATA")
-        return []
+        return Outcome([], ["a piece"])
 
     monkeypatch.setattr("arcsm.experiments.run_experiment", run_experiment)
     result = run("reproduce", "all", "--budget", "smoke", "--out", tmp_path)
@@ -96,6 +96,7 @@ def test_missing_data_of_one_do_not_keep_the_others_waiting(
         ([TOYS, "--budget", "gpu"], ["smoke, cpu, paper", "'gpu'"]),
         ([TOYS, "--budget", "smoke", "--device", "abacus"], ["device", "'abacus'"]),
         ([TOYS, "--budget", "smoke", "--seconds", "0"], ["positive number of seconds"]),
+        ([TOYS, "--budget", "smoke", "--seconds=-1"], ["positive number of seconds, got -1.0;"]),
         ([TOYS, "--seconds", "soon"], ["--seconds"]),
     ],
 )

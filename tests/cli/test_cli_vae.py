@@ -6,6 +6,8 @@ from typing import Any
 
 import pytest
 
+from arcsm.experiments import Outcome
+
 Run = Callable[..., Any]
 
 
@@ -14,9 +16,9 @@ def chosen(monkeypatch: pytest.MonkeyPatch) -> list[Any]:
     """Put a recorder in the place of the runner; its entries are the pieces asked for."""
     found: list[Any] = []
 
-    def run_experiment(experiment: Any, budget: str, **options: Any) -> list[Path]:
+    def run_experiment(experiment: Any, budget: str, **options: Any) -> Outcome:
         found.append(options.get("only"))
-        return []
+        return Outcome([], ["a piece"])
 
     monkeypatch.setattr("arcsm.experiments.run_experiment", run_experiment)
     return found

@@ -33,7 +33,7 @@ def test_the_entropy_of_a_bent_sampler_is_the_mean_log_density() -> None:
 
 @pytest.mark.filterwarnings("ignore:`torch.jit.script` is deprecated")
 def test_a_run_in_small(tmp_path: Path) -> None:
-    paths = run_experiment(EXPERIMENT, "smoke", device="cpu", folder=tmp_path)
+    paths = run_experiment(EXPERIMENT, "smoke", device="cpu", folder=tmp_path).written
     record = read_result(paths[0])
     settings = BUDGETS["smoke"]
     count = len(settings["methods"]) * len(settings["samplers"]) * len(settings["particles"])

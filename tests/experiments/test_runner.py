@@ -16,7 +16,7 @@ import arcsm.experiments
 from arcsm.errors import InputError
 from arcsm.experiments import NAMES, Store, command_of, get_experiment, run_experiment, runner
 from arcsm.experiments.experiment import BUDGETS, Experiment, Piece, Place, Raw, Settings, Verdict
-from arcsm.experiments.runner import choose_device
+from arcsm.experiments.runner import Outcome, choose_device
 from arcsm.progress import Reporter
 from arcsm.results import Metric, read_result
 
@@ -68,13 +68,13 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return tmp_path / "results"
 
 
-def go(counter: Counter, folder: Path, budget: str = "smoke", **options: Any) -> list[Path]:
+def go(counter: Counter, folder: Path, budget: str = "smoke", **options: Any) -> Outcome:
     return run_experiment(counter.experiment, budget, device="cpu", folder=folder, **options)
 
 
 def test_a_run_leaves_a_record_the_curves_and_the_figures(folder: Path) -> None:
     counter = Counter()
-    paths = go(counter, folder)
+    paths = go(counter, folder).written
     names = {path.relative_to(folder).as_posix() for path in folder.rglob("*") if path.is_file()}
     assert {path.relative_to(folder).as_posix() for path in paths} == names
     assert names == {
@@ -94,9 +94,9 @@ def test_a_run_leaves_a_record_the_curves_and_the_figures(folder: Path) -> None:
 
 def test_a_second_run_runs_nothing_and_says_the_same(folder: Path) -> None:
     counter = Counter()
-    paths = go(counter, folder)
+    paths = go(counter, folder).written
     before = [path.read_bytes() for path in paths]
-    assert go(counter, folder) == paths
+    assert go(counter, folder) == (paths, [])
     assert counter.asked == [1, 2, 3]
     assert [path.read_bytes() for path in paths] == before
 
@@ -139,7 +139,7 @@ def test_ctrl_c_keeps_what_is_finished_and_the_next_run_goes_on(folder: Path) ->
     assert not (folder / "counting-smoke.json").exists()
     assert Store(folder, counter.experiment, "smoke").state() == "2 of 3 pieces"
     counter.stop_at = None
-    assert go(counter, folder)
+    assert not go(counter, folder).left
     assert counter.asked == [1, 2, 3]
     assert Store(folder, counter.experiment, "smoke").state().startswith("run 20")
 
@@ -150,14 +150,14 @@ def test_time_ends_between_pieces_and_what_is_left_is_named(
     clock = iter(range(0, 10_000, 10))  # each look at the clock is ten seconds later
     monkeypatch.setattr("arcsm.experiments.runner.time.monotonic", lambda: next(clock))
     counter = Counter(numbers=tuple(range(1, 10)))
-    assert go(counter, folder, max_seconds=1e-3, reporter=_quiet_but_for_lines()) == []
+    assert go(counter, folder, max_seconds=1e-3, reporter=_quiet_but_for_lines()).left
     # However little time there is, one piece is run: or else nothing ever would be.
     assert counter.asked == [1]
     assert "1 of 9 pieces are finished" in _lines and "n=2/x" in _lines
     # From the start to the end of the third piece: 4 looks each, the longest took 10 s.
-    assert go(counter, folder, max_seconds=60) == []
+    assert go(counter, folder, max_seconds=60).left
     assert 1 < len(counter.asked) < 9
-    while not go(counter, folder, max_seconds=60):
+    while go(counter, folder, max_seconds=60).left:
         pass
     assert counter.asked == list(range(1, 10))
 
@@ -168,7 +168,7 @@ def test_under_a_filter_it_is_said_which_pieces_are_left_and_how_to_run_them(
     counter, reporter = Counter(), _quiet_but_for_lines()
     go(counter, folder, only=["n=2/x"], reporter=reporter)
     assert "counting: the pieces chosen are finished; left are others: n=1/x, n=3/x." in _lines
-    assert "figures and metrics: arcsm reproduce counting --budget smoke --device cpu" in _lines
+    assert "To run these: arcsm reproduce counting --budget smoke --device cpu" in _lines
     assert _lines.endswith(f" --out {folder}") and "goes on" not in _lines
     _quiet_but_for_lines()
     go(counter, folder, only=["n=1/x", "n=2/x"], max_seconds=1e-9, resume=False, reporter=reporter)
@@ -216,7 +216,7 @@ def test_a_longest_piece_that_would_not_fit_is_not_begun(
         return {"square": 0}
 
     experiment = dataclasses.replace(counter.experiment, run=run)
-    assert run_experiment(experiment, "smoke", device="cpu", folder=folder, max_seconds=199) == []
+    assert run_experiment(experiment, "smoke", device="cpu", folder=folder, max_seconds=199).left
     assert counter.asked == [100]
     run_experiment(experiment, "smoke", device="cpu", folder=folder, max_seconds=201)
     # The first of a call always; then 100 + 1 s and 100 + 3 s fit into 201 s.
@@ -225,9 +225,9 @@ def test_a_longest_piece_that_would_not_fit_is_not_begun(
 
 def test_only_the_pieces_named_are_run(folder: Path) -> None:
     counter = Counter()
-    assert go(counter, folder, only=["n=2/x"]) == []
+    assert go(counter, folder, only=["n=2/x"]).left
     assert counter.asked == [2]
-    assert go(counter, folder, only=["n=1/x", "n=3/x"])
+    assert not go(counter, folder, only=["n=1/x", "n=3/x"]).left
     assert counter.asked == [2, 1, 3]
     # In the order of the experiment, whatever the order of running.
     metrics = read_result(folder / "counting-smoke.json")["metrics"]
@@ -238,28 +238,82 @@ def test_some_pieces_have_a_record_that_names_the_others(folder: Path) -> None:
     counter = Counter()
     counter.experiment = dataclasses.replace(counter.experiment, tells_of_some=True)
     path, figure = folder / "counting-smoke.json", folder / "counting-smoke/squares.png"
-    assert go(counter, folder, only=["n=3/x"]) == []
-    assert read_result(path)["settings"]["left"] == ["n=1/x", "n=2/x"]
+    told = go(counter, folder, only=["n=3/x"])
+    assert told.left == read_result(path)["settings"]["left"] == ["n=1/x", "n=2/x"]
+    assert told.written == [path, figure, figure.with_suffix(".svg")]
     # Begun by the last of them, but told in the order of the run.
-    assert go(counter, folder, only=["n=1/x"]) == []
+    assert go(counter, folder, only=["n=1/x"]).left == ["n=2/x"]
     record, drawn = read_result(path), figure.read_bytes()
     assert record["settings"]["left"] == ["n=2/x"] and record["settings"]["pieces"] == 2
     assert [metric["value"] for metric in record["metrics"]] == [1, 9]
     assert record["settings"]["figures"] == ["squares"]
     assert not (folder / "counting-smoke/curves.json").exists()
-    assert go(counter, folder)[0] == path and counter.asked == [3, 1, 2]
+    assert go(counter, folder).written[0] == path and counter.asked == [3, 1, 2]
     whole = read_result(path)
     assert "left" not in whole["settings"] and len(whole["metrics"]) == 3
     assert figure.read_bytes() != drawn
     # What is begun anew takes nothing away from what is whole, until it is whole itself.
-    drawn = figure.read_bytes()
-    assert go(counter, folder, only=["n=3/x"], resume=False) == []
+    drawn, reporter = figure.read_bytes(), _quiet_but_for_lines()
+    told = go(counter, folder, max_seconds=1e-9, resume=False, reporter=reporter)
+    assert told == ([], ["n=2/x", "n=3/x"]) and "is of an earlier whole run, and stays" in _lines
     assert read_result(path) == whole and figure.read_bytes() == drawn
-    assert go(counter, folder) and read_result(path)["date"] >= whole["date"]
+    assert not go(counter, folder).left and read_result(path)["date"] >= whole["date"]
+
+
+def test_a_record_of_some_pieces_has_those_that_others_finished_meanwhile(folder: Path) -> None:
+    counter, other = Counter(), Counter()
+    plain = counter.run
+
+    def run(settings: Settings, piece: Piece, place: Place) -> Raw:
+        go(other, folder, only=["n=1/x"])
+        return plain(settings, piece, place)
+
+    counter.experiment = dataclasses.replace(counter.experiment, run=run, tells_of_some=True)
+    assert go(counter, folder, only=["n=3/x"]).left == ["n=2/x"]
+    record = read_result(folder / "counting-smoke.json")
+    assert [metric["value"] for metric in record["metrics"]] == [1, 9]
+    assert counter.asked == [3] and other.asked == [1]
+
+
+@pytest.mark.parametrize("content", ["garbage", '{"format": "arcsm-results", "version": 99}'])
+def test_a_record_that_cannot_be_read_is_refused_before_the_work(
+    folder: Path, content: str
+) -> None:
+    counter = Counter()
+    counter.experiment = dataclasses.replace(counter.experiment, tells_of_some=True)
+    folder.mkdir()
+    (folder / "counting-smoke.json").write_text(content)
+    with pytest.raises(InputError, match=r"counting-smoke\.json.*move it out of the folder"):
+        go(counter, folder, only=["n=3/x"])
+    assert counter.asked == [] and [path.name for path in folder.iterdir()] == [
+        "counting-smoke.json"
+    ]
+
+
+@pytest.mark.parametrize("whole", [True, False])
+def test_fresh_with_a_choice_discards_only_what_is_chosen(folder: Path, whole: bool) -> None:
+    counter = Counter()
+    go(counter, folder, only=None if whole else ["n=1/x", "n=2/x"])
+    counter.asked.clear()
+    told = go(counter, folder, only=["n=2/x"], resume=False)
+    assert counter.asked == [2] and told.left == ([] if whole else ["n=3/x"])
+    # Were it interrupted, it would be the chosen ones that are missing.
+    counter.stop_at = 2
+    with pytest.raises(KeyboardInterrupt):
+        go(counter, folder, only=["n=2/x"], resume=False)
+    kept = Store(folder, counter.experiment, "smoke").load()
+    assert list(kept) == (["n=1/x", "n=3/x"] if whole else ["n=1/x"])
+
+
+def test_fresh_with_a_choice_discards_what_is_of_other_settings(folder: Path) -> None:
+    go(Counter(), folder)
+    other = Counter(numbers=(2, 3))
+    assert go(other, folder, only=["n=2/x"], resume=False).left == ["n=3/x"]
+    assert not go(other, folder).left and other.asked == [2, 3]
 
 
 def test_where_some_pieces_tell_nothing_there_is_no_record(folder: Path) -> None:
-    assert go(Counter(), folder, only=["n=3/x"]) == []
+    assert go(Counter(), folder, only=["n=3/x"]).left
     assert [path.name for path in folder.iterdir()] == ["counting-smoke"]
 
 
@@ -269,7 +323,7 @@ def test_pieces_of_other_settings_are_refused_unless_fresh(folder: Path) -> None
     with pytest.raises(InputError, match="--fresh"):
         go(other, folder)
     assert other.asked == []
-    assert go(other, folder, resume=False) and other.asked == [2, 3]
+    assert not go(other, folder, resume=False).left and other.asked == [2, 3]
     with pytest.raises(InputError, match="--fresh"):  # the same of a finished run
         go(Counter(), folder)
 
@@ -297,7 +351,7 @@ def test_pieces_that_are_run_anywhere_stand_beside_those_of_another_device(folde
     for path in (folder / "counting-smoke/pieces").iterdir():
         piece = json.loads(path.read_text())
         path.write_text(json.dumps({**piece, "device": "cuda"}))
-    assert go(counter, folder, only=["n=3/x"])
+    assert not go(counter, folder, only=["n=3/x"]).left
     record = read_result(folder / "counting-smoke.json")
     assert record["settings"]["device"] == "cuda" and record["command"].endswith("--device cuda")
     assert counter.asked == [1, 2, 3]
@@ -351,9 +405,9 @@ def test_the_budget_of_a_gpu_is_not_spent_on_a_cpu_unasked(
     counter = Counter()
     with pytest.raises(InputError, match="--device cpu"):
         run_experiment(counter.experiment, "gpu", folder=folder)
-    assert go(counter, folder, "gpu")  # said so
+    assert not go(counter, folder, "gpu").left  # said so
     # And once all is there no device is needed to make the results anew.
-    assert run_experiment(counter.experiment, "gpu", folder=folder)
+    assert run_experiment(counter.experiment, "gpu", folder=folder).written
     assert counter.asked == [7]
 
 
@@ -417,7 +471,7 @@ def test_every_experiment_is_whole(name: str, tmp_path: Path) -> None:
 @pytest.mark.parametrize("name", NAMES)
 def test_smoke_of_every_experiment(name: str, tmp_path: Path) -> None:
     experiment = get_experiment(name)
-    paths = run_experiment(experiment, "smoke", device="cpu", folder=tmp_path)
+    paths = run_experiment(experiment, "smoke", device="cpu", folder=tmp_path).written
     record = read_result(paths[0])
     assert any(path.suffix == ".png" for path in paths)
     metrics = [Metric(**metric) for metric in record["metrics"]]
@@ -434,7 +488,7 @@ def test_pieces_side_by_side_are_the_same_as_one_after_another(tmp_path: Path) -
     raws = []
     for jobs in (1, 2):
         folder = tmp_path / str(jobs)
-        assert run_experiment(experiment, "smoke", folder=folder, only=names, jobs=jobs) == []
+        assert run_experiment(experiment, "smoke", folder=folder, only=names, jobs=jobs).left
         finished = Store(folder, experiment, "smoke").load()
         assert list(finished) == names
         raws.append([piece["raw"] for piece in finished.values()])
@@ -452,7 +506,7 @@ def test_times_are_not_measured_side_by_side(tmp_path: Path) -> None:
     with pytest.raises(InputError, match="busy machine"):
         run_experiment(timed, "smoke", folder=tmp_path, jobs=2)
     assert not list(tmp_path.iterdir())
-    assert run_experiment(timed, "smoke", folder=tmp_path)
+    assert run_experiment(timed, "smoke", folder=tmp_path).written
 
 
 def test_experiments_that_time_steps_say_so() -> None:

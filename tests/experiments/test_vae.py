@@ -12,7 +12,7 @@ import torch
 from arcsm.errors import InputError
 from arcsm.experiments import run_experiment, vae_parts, vae_times
 from arcsm.experiments.experiment import Piece, Place
-from arcsm.experiments.image_parts import from_png
+from arcsm.experiments.image_parts import from_png, to_png
 from arcsm.experiments.vae import (
     AIS,
     EXPERIMENT,
@@ -71,7 +71,7 @@ def steps(monkeypatch: pytest.MonkeyPatch) -> list[int]:
 
 @pytest.mark.filterwarnings("ignore:`torch.jit.script` is deprecated")
 def test_every_method_in_small(tmp_path: Path) -> None:
-    paths = run_experiment(EXPERIMENT, "smoke", device="cpu", folder=tmp_path / "results")
+    paths = run_experiment(EXPERIMENT, "smoke", device="cpu", folder=tmp_path / "results").written
     record = read_result(paths[0])
     found = {
         (one["name"], one["labels"]["data"], one["labels"]["method"]): one["value"]
@@ -348,18 +348,34 @@ def test_figures_have_a_panel_for_each_method() -> None:
     assert figures(settings, {}) == {}
 
 
+def test_the_title_of_a_walk_says_along_which_latents() -> None:
+    def title(data: str, latent: int) -> str:
+        settings = {**small(methods=["elbo"]), "tables": [{"data": data, "latent": latent}]}
+        pictures = dict.fromkeys(
+            ("samples", "reconstructions", "traversal"), to_png(np.zeros((4, 4, 1), np.uint8))
+        )
+        curve = {"step": [1], "iwae": [[-1.0]]}
+        raw = {f"{data}.{latent}.elbo": {"runs": [{"pictures": pictures}], "curve": curve}}
+        drawn = figures(settings, raw)[f"traversal-{data}-{latent}"]
+        return next(text.get_text() for text in drawn.texts)
+
+    assert "rows along each latent," in title("mnist", 8)
+    assert "rows along each of the first 8," in title("mnist", 16)
+    assert "rows along each of the first 4," in title("celeba", 32)
+
+
 def test_what_there_is_of_a_chosen_method_is_told_at_once(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
     experiment = replace(EXPERIMENT, budgets={"smoke": small(methods=["elbo", "csm"])})
     options: dict[str, Any] = {"device": "cpu", "folder": tmp_path}
-    assert run_experiment(experiment, "smoke", only=["mnist.2.csm"], **options) == []
+    assert run_experiment(experiment, "smoke", only=["mnist.2.csm"], **options).left
     folder = tmp_path / "vae-smoke"
     names = {path.stem for path in folder.glob("*.png")}
     assert names == {f"{k}-mnist-2" for k in ("bounds", "samples", "reconstructions", "traversal")}
     record = read_result(tmp_path / "vae-smoke.json")
     assert record["settings"]["left"] == ["mnist.2.elbo"]
     assert {one["labels"]["method"] for one in record["metrics"]} == {"csm"}
-    assert run_experiment(experiment, "smoke", **options)
+    assert not run_experiment(experiment, "smoke", **options).left
     assert "left" not in read_result(tmp_path / "vae-smoke.json")["settings"]

@@ -240,6 +240,21 @@ def test_units_are_read_off_two_layers_and_views_are_others(kind: type[Encoder])
     assert torch.equal(encoder(x, eps), before) == (kind is GaussianEncoder)
 
 
+def test_an_implicit_encoder_begins_near_to_independent_normal_latents() -> None:
+    dims, hidden, bumps = 3, 40, 4
+    encoder, x = ImplicitEncoder(dims, 5, hidden=hidden, bumps=bumps), torch.randn(50, 5)
+    rows = encoder.head(torch.tanh(encoder.deeper(torch.tanh(encoder.from_x(x)[:, :hidden]))))
+    sizes = [2 * dims, *[dims * bumps] * 3, *[hidden] * 3]
+    _, height, slope, shift, outer, move, gate = rows.split(sizes, -1)
+    for part, middle in ((height, 0), (slope, 1), (shift, 0), (outer, 1), (move, 0), (gate, 1)):
+        assert abs(part.mean().item() - middle) < 0.1 and part.std() < 0.4
+    mean, log_scale = encoder.units(x)
+    w = (encoder(x, eps := torch.randn(2000, 50, dims)) - mean) * torch.exp(-log_scale)
+    assert torch.corrcoef(torch.stack([w.flatten(), eps.flatten()]))[0, 1] > 0.95
+    between = torch.corrcoef(w.flatten(0, 1).T) - torch.eye(dims)
+    assert between.abs().max() < 0.1
+
+
 def test_units_that_see_latents_have_slopes_shifts_and_gates_by_x() -> None:
     encoder, x, eps = ImplicitEncoder(2, 3, hidden=4), torch.randn(5, 3), torch.randn(6, 5, 2)
     hidden = torch.tanh(encoder.deeper(torch.tanh(encoder.from_x(x)[:, :4])))

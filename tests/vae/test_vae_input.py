@@ -85,6 +85,8 @@ def test_bad_settings_are_refused() -> None:
             VAESettings(**changes)  # type: ignore[arg-type]
     with pytest.raises(InputError, match="at least one seed"):
         stack_of("csm", ())
+    with pytest.raises(InputError, match=r"seeds that differ, got \(0, 1, 0\)"):
+        stack_of("csm", (0, 1, 0))
     for seeds in (0, (0.5,), "01", None):
         with pytest.raises(InputError, match=r"sequence of whole numbers as seeds, .* got"):
             stack_of("csm", seeds)
