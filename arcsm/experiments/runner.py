@@ -71,8 +71,9 @@ def run_experiment(
     store = Store(folder, experiment, budget)
     command = command_of(experiment.name, budget, None if device == "auto" else device, folder)
     reporter = reporter or Reporter(quiet=True)
-    names = [piece.name for piece in store.pieces] if only is None else only
-    finished = store.load() if resume else store.load_others(names)
+    finished = store.load(strict=resume)
+    if not resume:
+        finished = {name: finished[name] for name in finished if only and name not in only}
     wanted = _wanted(store, finished, only)
     if experiment.tells_of_some:
         store.has_whole_record()  # a record that cannot be read is refused before the work

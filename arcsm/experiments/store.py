@@ -50,26 +50,19 @@ class Store:
         self.curves = self.directory / "curves.json"
         self._files = self.directory / "pieces"
 
-    def load(self) -> dict[str, dict[str, Any]]:
-        """Return the finished pieces by name, in the order of the run; refuse those of others."""
-        found: dict[str, dict[str, Any]] = {}
-        if self.curves.exists():
-            curves = _read(self.curves, CURVES, _CURVES_FIELDS)
-            self._check_digest(curves["digest"])
-            found = {piece["name"]: piece for piece in curves["pieces"]}
-        for path in sorted(self._files.glob("*.json")) if self._files.is_dir() else ():
-            piece = _read(path, PIECE, _PIECE_FIELDS)
-            self._check_digest(piece["digest"])
-            found[piece["name"]] = piece
-        return {piece.name: found[piece.name] for piece in self.pieces if piece.name in found}
+    def load(self, *, strict: bool = True) -> dict[str, dict[str, Any]]:
+        """Return the finished pieces by name, in the order of the run.
 
-    def load_others(self, names: Sequence[str]) -> dict[str, dict[str, Any]]:
-        """Return the finished pieces but those named; none where they are not of today's."""
-        try:
-            found = self.load()
-        except InputError:
-            return {}
-        return {name: piece for name, piece in found.items() if name not in names}
+        Those of other settings and damaged ones are refused, or, if not `strict`, left out.
+        """
+        found: dict[str, dict[str, Any]] = {}
+        for path in (self.curves, *sorted(self._files.glob("*.json"))):
+            try:
+                found |= {piece["name"]: piece for piece in self._pieces_in(path)}
+            except InputError:
+                if strict:
+                    raise
+        return {piece.name: found[piece.name] for piece in self.pieces if piece.name in found}
 
     def add(
         self,
@@ -146,6 +139,20 @@ class Store:
                 path.unlink()
         if not kept:
             shutil.rmtree(self._files, ignore_errors=True)
+
+    def _pieces_in(self, path: Path) -> list[dict[str, Any]]:
+        """Return the pieces of one file: many, if it is that of the curves."""
+        if path != self.curves:
+            piece = _read(path, PIECE, _PIECE_FIELDS)
+            self._check_digest(piece["digest"])
+            return [piece]
+        if not path.exists():
+            return []
+        curves = _read(path, CURVES, _CURVES_FIELDS)
+        self._check_digest(curves["digest"])
+        pieces = curves["pieces"]
+        assert isinstance(pieces, list)
+        return pieces
 
     def _path(self, piece: str) -> Path:
         return self._files / _file_name(piece)

@@ -305,6 +305,16 @@ def test_fresh_with_a_choice_discards_only_what_is_chosen(folder: Path, whole: b
     assert list(kept) == (["n=1/x", "n=3/x"] if whole else ["n=1/x"])
 
 
+def test_fresh_with_a_choice_keeps_what_is_whole_beside_what_is_damaged(folder: Path) -> None:
+    counter = Counter()
+    go(counter, folder, only=["n=1/x", "n=2/x"])
+    first, second = sorted((folder / "counting-smoke/pieces").iterdir())
+    assert "n-1" in first.name
+    second.write_text("{")
+    assert not go(counter, folder, only=["n=2/x", "n=3/x"], resume=False).left
+    assert counter.asked == [1, 2, 2, 3]
+
+
 def test_fresh_with_a_choice_discards_what_is_of_other_settings(folder: Path) -> None:
     go(Counter(), folder)
     other = Counter(numbers=(2, 3))
