@@ -61,7 +61,7 @@ def run_experiment(
     """Run the pieces that are not finished; once all are, write the results.
 
     `only` names the pieces to run, if not all. Without `resume` those that are finished are
-    discarded first, and those that are run discard what they have kept of an interruption. With
+    discarded, and those that are run discard what they have kept of an interruption. With
     `max_seconds` no piece is begun that, taking as long as the longest so far, would end later; the
     first is begun in any case. `jobs` pieces are run at a time, in processes of one thread each.
     """
@@ -81,8 +81,8 @@ def run_experiment(
         device = choose_device(device, budget)
         if not all(piece.anywhere for piece in wanted):
             _check_devices(store, finished, device)
-        if not resume:  # not before it is clear that the run can begin
-            store.clear(finished)
+        if not resume:
+            store.begin_anew(finished)
         run_pieces = _run_pieces if jobs == 1 else functools.partial(_run_side_by_side, jobs)
         run_pieces(store, wanted, finished, device, max_seconds, reporter, not resume)
         finished = store.load()  # others may have been at work in the same folder
@@ -183,6 +183,7 @@ def _run_pieces(
                 longest = max(longest, seconds)
                 _tell(store, piece, seconds, finished, reporter)
     except KeyboardInterrupt as error:
+        store.discard()  # or the same command without --fresh would find them finished
         raise _interruption(store, finished, fresh) from error
 
 
@@ -232,6 +233,7 @@ def _run_side_by_side(
             for process in multiprocessing.active_children():
                 process.terminate()
             if isinstance(error, KeyboardInterrupt):
+                store.discard()
                 raise _interruption(store, finished, fresh) from error
             raise
 

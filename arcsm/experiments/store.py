@@ -49,6 +49,7 @@ class Store:
         self.directory = Path(folder) / f"{experiment.name}-{budget}"
         self.curves = self.directory / "curves.json"
         self._files = self.directory / "pieces"
+        self._kept: Mapping[str, Mapping[str, Any]] | None = None  # of those to be discarded
 
     def load(self, *, strict: bool = True) -> dict[str, dict[str, Any]]:
         """Return the finished pieces by name, in the order of the run.
@@ -73,7 +74,11 @@ class Store:
         device: str,
         commit: Mapping[str, Any],
     ) -> dict[str, Any]:
-        """Write a finished piece and return it as it will be read."""
+        """Write a finished piece and return it as it will be read.
+
+        It is the first that takes away those which `begin_anew` has given up.
+        """
+        self.discard()
         content = {
             "format": PIECE,
             "version": VERSION,
@@ -128,8 +133,19 @@ class Store:
             return f"run {read_result(self.record)['date'][:10]}"
         return None
 
-    def clear(self, kept: Mapping[str, Mapping[str, Any]]) -> None:
-        """Forget all pieces but some. Record and figures stay until others take their place."""
+    def begin_anew(self, kept: Mapping[str, Mapping[str, Any]]) -> None:
+        """Give up all pieces but some; they stay until there is a new one, or `discard` is called.
+
+        So nothing is lost by a run that fails at once. Record and figures stay until others take
+        their place.
+        """
+        self._kept = kept
+
+    def discard(self) -> None:
+        """Discard the pieces that were given up."""
+        if self._kept is None:
+            return
+        kept, self._kept = self._kept, None
         for name, piece in kept.items():
             write_json(self._path(name), piece, indent=None)
         self.curves.unlink(missing_ok=True)

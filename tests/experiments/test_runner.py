@@ -128,6 +128,16 @@ def test_a_fresh_run_that_cannot_begin_discards_nothing(folder: Path) -> None:
         with pytest.raises(InputError):
             run_experiment(counter.experiment, "smoke", folder=folder, resume=False, **options)
     go(counter, folder)
+    before = {path: path.read_bytes() for path in folder.rglob("*") if path.is_file()}
+
+    def run(settings: Settings, piece: Piece, place: Place) -> Raw:
+        raise InputError("expected a data set, got none")
+
+    with pytest.raises(InputError, match="data set"):
+        broken = dataclasses.replace(counter.experiment, run=run)
+        run_experiment(broken, "smoke", device="cpu", folder=folder, resume=False)
+    assert {path: path.read_bytes() for path in folder.rglob("*") if path.is_file()} == before
+    go(counter, folder)
     assert counter.asked == [1, 2, 3]
 
 
