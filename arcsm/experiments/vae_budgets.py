@@ -125,7 +125,7 @@ BUDGETS: dict[str, Settings] = {
     "smoke": _SMALL,
     "cpu": {
         **_COMMON,
-        # The steps of the paper, of half its batch and with few particles: an hour and a half.
+        # The steps of the paper, of half its batch and with few particles: two hours.
         "tables": [{"data": "mnist", "latent": 8}],
         "training": {
             "mnist": {
