@@ -44,12 +44,15 @@ class Claim:
 class Piece:
     """One piece of work: a name that no other piece of the run has, and what it is about.
 
-    One that never uses a GPU may be run `anywhere`, beside pieces of another device.
+    One that never uses a GPU may be run `anywhere`, beside pieces of another device. `depends_on`
+    has what of the settings it depends on, if that is not all of them: while this stays as it is,
+    so does the piece.
     """
 
     name: str
     labels: Mapping[str, Any]
     anywhere: bool = False
+    depends_on: Settings | None = None
 
 
 @dataclass(frozen=True)

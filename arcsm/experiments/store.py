@@ -2,7 +2,8 @@
 
 While a run is under way each finished piece is a file in `FOLDER/NAME-BUDGET/pieces`. When all are
 there they become one file, `FOLDER/NAME-BUDGET/curves.json`, from which metrics and figures can be
-made anew. Pieces know the digest of the settings they were run with: those of others are not mixed.
+made anew. Pieces know the digest of the settings they were run with, of those that they depend on:
+pieces of others are not mixed.
 """
 
 import hashlib
@@ -17,7 +18,7 @@ from typing import Any
 import torch
 
 from arcsm.errors import InputError
-from arcsm.experiments.experiment import Experiment, Piece
+from arcsm.experiments.experiment import Experiment, Piece, Settings
 from arcsm.files import parse_json, write_json
 from arcsm.results import current_date, current_hardware, current_versions, read_result
 
@@ -41,8 +42,8 @@ class Store:
             )
         self.experiment, self.budget = experiment, budget
         self.settings = plain_settings(experiment, budget)
-        self.digest = _digest({"experiment": experiment.name, "settings": self.settings})
         self.pieces = list(experiment.pieces(self.settings))
+        self._digests = {piece.name: self._digest_of(piece.depends_on) for piece in self.pieces}
         if len({piece.name for piece in self.pieces}) < len(self.pieces):
             raise InputError(f"expected a name of its own for each piece of {experiment.name}")
         self.record = Path(folder) / f"{experiment.name}-{budget}.json"
@@ -59,10 +60,18 @@ class Store:
         found: dict[str, dict[str, Any]] = {}
         for path in (self.curves, *sorted(self._files.glob("*.json"))):
             try:
-                found |= {piece["name"]: piece for piece in self._pieces_in(path)}
+                pieces = self._pieces_in(path)
             except InputError:
                 if strict:
                     raise
+                continue
+            todays = [one for one in pieces if one["digest"] == self._digests.get(one["name"])]
+            if strict and len(todays) < len(pieces):
+                raise InputError(
+                    f"expected pieces of today's settings in {str(self.directory)!r}, got some of"
+                    " others; --fresh discards them and begins anew, --out takes another folder"
+                )
+            found |= {one["name"]: one for one in todays}
         return {piece.name: found[piece.name] for piece in self.pieces if piece.name in found}
 
     def add(
@@ -86,7 +95,7 @@ class Store:
             "budget": self.budget,
             "name": piece.name,
             "labels": dict(piece.labels),
-            "digest": self.digest,
+            "digest": self._digests[piece.name],
             "seconds": seconds,
             "device": device,
             "commit": dict(commit),
@@ -107,7 +116,7 @@ class Store:
             "experiment": self.experiment.name,
             "budget": self.budget,
             "settings": self.settings,
-            "digest": self.digest,
+            "digest": self._digest_of(self.settings),
             "pieces": list(finished.values()),
         }
         write_json(self.curves, content, indent=None)
@@ -159,26 +168,20 @@ class Store:
     def _pieces_in(self, path: Path) -> list[dict[str, Any]]:
         """Return the pieces of one file: many, if it is that of the curves."""
         if path != self.curves:
-            piece = _read(path, PIECE, _PIECE_FIELDS)
-            self._check_digest(piece["digest"])
-            return [piece]
+            return [_read(path, PIECE, _PIECE_FIELDS)]
         if not path.exists():
             return []
-        curves = _read(path, CURVES, _CURVES_FIELDS)
-        self._check_digest(curves["digest"])
-        pieces = curves["pieces"]
+        pieces = _read(path, CURVES, _CURVES_FIELDS)["pieces"]
         assert isinstance(pieces, list)
         return pieces
 
     def _path(self, piece: str) -> Path:
         return self._files / _file_name(piece)
 
-    def _check_digest(self, digest: str) -> None:
-        if digest != self.digest:
-            raise InputError(
-                f"expected pieces of today's settings in {str(self.directory)!r}, got some of"
-                " others; --fresh discards them and begins anew, --out takes another folder"
-            )
+    def _digest_of(self, settings: Settings | None) -> str:
+        """Return the digest of some of the settings, or of all."""
+        settings = self.settings if settings is None else settings
+        return _digest({"experiment": self.experiment.name, "settings": settings})
 
 
 def provenance(

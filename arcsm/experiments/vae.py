@@ -2,8 +2,9 @@
 
 All methods have the same decoder, steps and hardware. ELBO has a normal encoder; Stein, Spectral
 and SSM a free implicit one; SSM-AR and CSM one of the form z_d = h_d(ε_d, z_<d, x), which their
-conditional scores need. The runs of a method, one for each seed, are trained side by side. MNIST is
-judged by log p(x), estimated by AIS on test images and bounded by IWAE; CelebA by FID.
+conditional scores need. The runs of a method on MNIST, one for each seed, are trained side by side;
+they are judged by log p(x), estimated by AIS on test images and bounded by IWAE. On CelebA each run
+is a piece of its own, judged by FID.
 
 The bounds in the curves have a normal proposal with the moments of the encoder's draws, the same
 way for all methods: implicit encoders have no bound of their own.
@@ -32,7 +33,9 @@ from arcsm.experiments.vae_parts import (
     Pictures,
     draw_pictures,
     draw_samples,
+    make_stack,
     measure_likelihood,
+    seeds_together,
     state_folder,
     title_of,
     train_stack,
@@ -54,19 +57,32 @@ AIS, FID = "−log p by AIS", "FID"
 PAPER_STEPS = 100_000
 # Methods beside one another in a picture.
 _ACROSS = 3
+# Settings that have something for each set, or for each piece.
+_OF_SETS = ("sources", "training", "tables", "methods", "seeds", "celeba_seeds")
 
 
 def pieces(settings: Settings) -> Sequence[Piece]:
-    """Return a piece for each set, latent size and method."""
-    return [
-        Piece(f"{table['data']}.{table['latent']}.{method}", {**table, "method": method})
-        for table in settings["tables"]
-        for method in settings["methods"]
-    ]
+    """Return a piece for each set, latent size and method, and for each seed of CelebA.
+
+    One depends on nothing that is said of another set.
+    """
+    found = []
+    for table in settings["tables"]:
+        data = table["data"]
+        common = {key: value for key, value in settings.items() if key not in _OF_SETS}
+        common |= {key: settings[key][data] for key in ("sources", "training")}
+        for seeds in seeds_together(settings, data):
+            for method in settings["methods"]:
+                labels = {**table, "method": method, "seeds": seeds}
+                name = f"{data}.{table['latent']}.{method}"
+                if data != "mnist":
+                    name += f".{seeds[0]}"
+                found.append(Piece(name, labels, depends_on={**common, **labels}))
+    return found
 
 
 def run(settings: Settings, piece: Piece, place: Place) -> Raw:
-    """Train the runs of a method, one for each seed, and judge them.
+    """Train runs of a method, one for each of its seeds, and judge them.
 
     The state of the training is kept in the cache of the user until all is done, so that a piece
     that was interrupted goes on, be it in its training or after that; a fresh one discards it.
@@ -76,18 +92,13 @@ def run(settings: Settings, piece: Piece, place: Place) -> Raw:
     forget_former_work(place.device)
     # Before an hour of training: the network of FID may not be there.
     features = None if pictures.binary else load_features(settings, place.device)
-    folder = state_folder(settings, data, method, latent, place.device)
+    folder = state_folder(piece, place.device)
     if place.fresh and folder.exists():
         discard_directory(folder)
-    stack, curve = train_stack(
-        settings,
-        pictures,
-        method,
-        latent,
-        place.device,
-        folder,
-        lambda share: place.progress(0.7 * share),
-        place.tell,
+    seeds = piece.labels["seeds"]
+    stack = make_stack(settings, pictures, method, latent, seeds, place.device)
+    curve = train_stack(
+        settings, pictures, stack, folder, lambda share: place.progress(0.7 * share), place.tell
     )
     runs: list[dict[str, Any]] = []
     for index, seed in enumerate(stack.seeds):
@@ -128,28 +139,19 @@ def metrics(settings: Settings, raw: Mapping[str, Raw]) -> Sequence[Metric]:
     """Return the table of the paper, gaps to ELBO, bounds, and checks of AIS, as far as they go."""
     found: list[Metric] = []
     for table in settings["tables"]:
-        name = f"{table['data']}.{table['latent']}"
         values: dict[str, list[float]] = {}
-        for method in settings["methods"]:
-            if f"{name}.{method}" not in raw:
-                continue
-            one = raw[f"{name}.{method}"]
+        for method, ones in _by_method(settings, raw, table).items():
             labels = {**table, "method": method}
-            runs = one["runs"]
+            runs = [run for one in ones for run in one["runs"]]
             key = "ais" if table["data"] == "mnist" else "fid"
             values[method] = [run[key] for run in runs]
             found += _of_runs(settings, runs, labels)
-            together = one["side_by_side"]
-            shared = {"pieces side by side": together} if together > 1 else {}
-            found.append(
-                Metric(
-                    "seconds of training, all seeds side by side",
-                    one["curve"]["seconds"][-1],
-                    "s",
-                    1,
-                    labels={**labels, **shared},
-                )
-            )
+            seconds = [one["curve"]["seconds"][-1] for one in ones]
+            told = {**labels, "seeds side by side": len(ones[0]["runs"])}
+            together = max(one["side_by_side"] for one in ones)
+            if together > 1:
+                told["pieces side by side"] = together
+            found.append(over_seeds("seconds of training", seconds, "s", told))
         if "elbo" in values:
             base = statistics.mean(values["elbo"])
             found += [
@@ -164,6 +166,17 @@ def metrics(settings: Settings, raw: Mapping[str, Raw]) -> Sequence[Metric]:
                 if method != "elbo"
             ]
     return found
+
+
+def _by_method(
+    settings: Settings, raw: Mapping[str, Raw], table: Mapping[str, Any]
+) -> dict[str, list[Raw]]:
+    """Return what there is of each method in a table, piece by piece."""
+    found: dict[str, list[Raw]] = {}
+    for piece in pieces({**settings, "tables": [table]}):
+        if piece.name in raw:
+            found.setdefault(piece.labels["method"], []).append(raw[piece.name])
+    return {method: found[method] for method in settings["methods"] if method in found}
 
 
 def _of_runs(
@@ -207,17 +220,19 @@ def figures(settings: Settings, raw: Mapping[str, Raw]) -> "Mapping[str, Figure]
     drawn = {}
     for table in settings["tables"]:
         data, latent = table["data"], table["latent"]
-        names = {method: f"{data}.{latent}.{method}" for method in settings["methods"]}
-        ones = {method: raw[name] for method, name in names.items() if name in raw}
-        if not ones:
+        found = _by_method(settings, raw, table)
+        if not found:
             continue
         title = title_of(data, latent)
         lines = {}
-        for method, one in ones.items():
-            curve = one["curve"]
+        for method, ones in found.items():
+            bounds: dict[int, list[float]] = {}
+            for curve in (one["curve"] for one in ones):
+                for step, of in zip(curve["step"], curve["iwae"], strict=True):
+                    bounds.setdefault(step, []).extend(of)
             points = [
                 (step, -statistics.mean(of), -max(of), -min(of))
-                for step, of in zip(curve["step"], curve["iwae"], strict=True)
+                for step, of in bounds.items()
                 if of and all(math.isfinite(value) for value in of)
             ]
             if points:
@@ -238,8 +253,8 @@ def figures(settings: Settings, raw: Mapping[str, Raw]) -> "Mapping[str, Figure]
             ("traversal", f"rows along {some}, from its 5 % to its 95 % quantile"),
         ):
             panels = {
-                METHODS[method]: from_png(one["runs"][0]["pictures"][kind])
-                for method, one in ones.items()
+                METHODS[method]: from_png(ones[0]["runs"][0]["pictures"][kind])
+                for method, ones in found.items()
             }
             drawn[f"{kind}-{data}-{latent}"] = grid_figure(
                 panels, title=f"{title}: {told}", across=_ACROSS
@@ -283,7 +298,7 @@ def verdicts(settings: Settings, metrics: Sequence[Metric]) -> Sequence[Verdict]
             text += f", with a standard error of {error:.2f}" if own.n > 1 else ""
         text += "" if own.n > 1 else ", of one seed"
         text += f"; not run yet: {', '.join(missing)}." if missing else "."
-        whole = tells and own.n > 1 and not missing
+        whole = tells and min(one.n for one in found.values()) > 1 and not missing
         said.append(Verdict(behind <= error if whole else None, text))
         if paper is not None and len(values) == len(paper):
             ours, theirs = (

@@ -5,7 +5,7 @@ import json
 import math
 import statistics
 import warnings
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -18,7 +18,7 @@ from torch import Tensor
 from arcsm.data.images import Images
 from arcsm.data.images.places import user_cache
 from arcsm.errors import InputError
-from arcsm.experiments.experiment import Settings
+from arcsm.experiments.experiment import Piece, Settings
 from arcsm.experiments.image_parts import DATA, load_data, to_png
 from arcsm.files import write_json
 from arcsm.plots.pictures import picture_grid
@@ -100,9 +100,12 @@ def title_of(data: str, latent: int) -> str:
     return f"{DATA[data]}, {latent} latents"
 
 
-def seeds_of(settings: Settings, data: str) -> Sequence[int]:
-    """Return the seeds of the runs on a set."""
-    return settings["seeds"] if data == "mnist" else settings["celeba_seeds"]
+def seeds_together(settings: Settings, data: str) -> Sequence[Sequence[int]]:
+    """Return the seeds of the runs on a set, those together that are trained side by side.
+
+    Convolutions gain nothing by being done side by side.
+    """
+    return [settings["seeds"]] if data == "mnist" else [[one] for one in settings["celeba_seeds"]]
 
 
 def make_parts(
@@ -128,7 +131,12 @@ def make_parts(
 
 
 def make_stack(
-    settings: Settings, pictures: Pictures, method: str, latent: int, device: str
+    settings: Settings,
+    pictures: Pictures,
+    method: str,
+    latent: int,
+    seeds: Sequence[int],
+    device: str,
 ) -> VAEStack:
     """Return the runs of a method, one for each seed, before their first step."""
     training = dict(settings["training"][pictures.data])
@@ -147,28 +155,23 @@ def make_stack(
         **training,
     )
     make = partial(make_parts, settings, method, latent, pictures.shape, pictures.binary)
-    return VAEStack(
-        make, pictures.source, told, seeds=seeds_of(settings, pictures.data), device=device
-    )
+    return VAEStack(make, pictures.source, told, seeds=seeds, device=device)
 
 
 def train_stack(
     settings: Settings,
     pictures: Pictures,
-    method: str,
-    latent: int,
-    device: str,
+    stack: VAEStack,
     folder: Path,
     progress: Callable[[float], None],
     tell: Callable[[str], None],
-) -> tuple[VAEStack, dict[str, Any]]:
-    """Train the runs of a method; return them, and their curves with bounds on validation images.
+) -> dict[str, Any]:
+    """Train the runs of a stack; return their curves with bounds on validation images.
 
     The state is kept in the folder, that of the end as well, and what is there is gone on with: of
     a run that was interrupted the rest, of a finished one nothing is trained.
     """
-    stack = make_stack(settings, pictures, method, latent, device)
-    validation = pictures.validation.to(device)
+    validation = pictures.validation.to(stack.device)
     bounds: dict[int, list[list[float]]] = {}
     path = folder / "bounds.json"
     if path.exists() and (folder / "vae.safetensors").exists():
@@ -186,7 +189,7 @@ def train_stack(
         progress(stack.step / stack.settings.steps)
 
     curve = stack.train(folder=folder, save_seconds=settings["save_seconds"], progress=look)
-    told = {
+    return {
         "step": curve.step,
         "seconds": curve.seconds,
         "loss": curve.loss,
@@ -194,7 +197,6 @@ def train_stack(
         "elbo": [[one[0] for one in bounds.get(step, [])] for step in curve.step],
         "iwae": [[one[1] for one in bounds.get(step, [])] for step in curve.step],
     }
-    return stack, told
 
 
 def bounds_of(encoder: Encoder, decoder: Decoder, x: Tensor, samples: int) -> list[float]:
@@ -308,10 +310,9 @@ def draw_samples(
     return np.concatenate(drawn)
 
 
-def state_folder(settings: Settings, data: str, method: str, latent: int, device: str) -> Path:
-    """Return where the state of the runs of a method is kept, in the cache of the user."""
-    piece = [data, method, latent, torch.device(device).type]
-    about: Mapping[str, Any] = {**settings, "piece": piece, "version": _STATE_VERSION}
+def state_folder(piece: Piece, device: str) -> Path:
+    """Return where the state of the runs of a piece is kept, in the cache of the user."""
+    about = [piece.depends_on, torch.device(device).type, _STATE_VERSION]
     text = json.dumps(about, sort_keys=True, default=list)
     digest = hashlib.sha256(text.encode()).hexdigest()[:16]
     return user_cache() / "arcsm" / "vae" / digest

@@ -36,7 +36,7 @@ def test_labels_choose_pieces(run: Run, chosen: list[Any], tmp_path: Path) -> No
         assert result.exit_code == 0, result.output
     assert chosen[0] == ["mnist.8.csm"]
     assert len(chosen[1]) == 6 and all(name.startswith("celeba.32.") for name in chosen[1])
-    assert chosen[2] == ["mnist.8.elbo", "mnist.16.elbo", "celeba.32.elbo"]
+    assert chosen[2] == ["mnist.8.elbo", "mnist.16.elbo", "celeba.32.elbo.0"]
     assert chosen[3] is None
 
 

@@ -348,6 +348,33 @@ def test_pieces_of_other_settings_are_refused_unless_fresh(folder: Path) -> None
         go(Counter(), folder)
 
 
+def test_pieces_stay_while_what_they_depend_on_stays(folder: Path) -> None:
+    def counter(**settings: Any) -> Counter:
+        found = Counter(**settings)
+        plain = found.experiment.pieces
+
+        def pieces(settings: Settings) -> list[Piece]:
+            return [
+                dataclasses.replace(
+                    piece, depends_on={"own": settings.get("own", {}).get(str(piece.labels["n"]))}
+                )
+                for piece in plain(settings)
+            ]
+
+        found.experiment = dataclasses.replace(found.experiment, pieces=pieces)
+        return found
+
+    go(counter(), folder, only=["n=2/x"])
+    more = counter(numbers=(2, 5), own={"5": "new"})
+    assert not go(more, folder).left and more.asked == [5]
+    changed = counter(numbers=(2, 5), own={"2": "new", "5": "new"})
+    with pytest.raises(InputError, match="--fresh"):
+        go(changed, folder)
+    # Of one file that has both, what is of other settings goes, and the other stays.
+    assert not go(changed, folder, only=["n=2/x"], resume=False).left
+    assert changed.asked == [2]
+
+
 def test_pieces_of_another_kind_of_device_are_not_mixed(folder: Path) -> None:
     counter = Counter()
     go(counter, folder, only=["n=1/x"])

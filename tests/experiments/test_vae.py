@@ -88,7 +88,7 @@ def test_every_method_in_small(tmp_path: Path) -> None:
 
 def test_pieces_and_methods_are_those_of_the_paper() -> None:
     names = [piece.name for piece in pieces(BUDGETS["paper"])]
-    assert len(names) == 3 * 6 and "mnist.8.csm" in names and "celeba.32.elbo" in names
+    assert len(names) == 3 * 6 and "mnist.8.csm" in names and "celeba.32.elbo.0" in names
     assert PAPER["mnist", 8]["csm"] == 95.02 and PAPER["celeba", 32]["spectral"] == 121.51
     assert len(EXPERIMENT.claims) == 18
     for budget in BUDGETS.values():
@@ -98,6 +98,29 @@ def test_pieces_and_methods_are_those_of_the_paper() -> None:
     rates = {data: paper["training"][data]["score_learning_rate"] for data in ("mnist", "celeba")}
     assert rates["mnist"] == {"ssm": 1e-3, "ssm-ar": 1e-3, "csm": 2e-4}
     assert rates["celeba"] == {"ssm": 1e-4, "ssm-ar": 1e-4, "csm": 2e-4}
+
+
+def test_on_celeba_each_seed_has_a_piece_and_the_first_of_all_methods_come_first() -> None:
+    found = [one for one in pieces(BUDGETS["gpu"]) if one.labels["data"] == "celeba"]
+    assert [one.labels["seeds"] for one in found] == [[0]] * 6 + [[1]] * 6 + [[2]] * 6
+    assert found[5].name == "celeba.32.csm.0" and found[17].name == "celeba.32.csm.2"
+    (alone,) = (one for one in pieces(BUDGETS["gpu"]) if one.name == "mnist.16.csm")
+    assert alone.labels["seeds"] == [0, 1, 2]
+
+
+def test_a_piece_depends_on_nothing_that_is_said_of_another_set() -> None:
+    def depends(name: str, **changes: Any) -> Any:
+        return piece_of({**SMOKE, **changes}, name).depends_on
+
+    training = SMOKE["training"]
+    longer = {**training, "celeba": {**training["celeba"], "steps": 4}}
+    for changes in ({"training": longer}, {"celeba_seeds": [0, 7]}, {"methods": ["csm"]}):
+        assert depends("mnist.2.csm", **changes) == depends("mnist.2.csm")
+    assert depends("celeba.3.csm.0", training=longer) != depends("celeba.3.csm.0")
+    for changes in ({"seeds": [7]}, {"hidden": 17}, {"average": 0.5}):
+        assert depends("mnist.2.csm", **changes) != depends("mnist.2.csm")
+    assert depends("mnist.2.csm") != depends("mnist.2.ssm")
+    assert depends("celeba.3.csm.0") != depends("celeba.3.csm.1")
 
 
 def test_methods_share_their_decoder_and_have_their_encoders() -> None:
@@ -165,7 +188,7 @@ def test_a_piece_interrupted_after_its_training_is_not_trained_again(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     settings = small(tables=[table])
-    name = f"{table['data']}.{table['latent']}.csm"
+    name = next(p.name for p in pieces(settings) if p.labels["method"] == "csm")
     whole = run_piece(settings, name)
     expected = steps.copy()
     steps.clear()
@@ -200,11 +223,14 @@ def test_a_fresh_piece_discards_what_was_interrupted(
 def test_a_state_of_older_code_or_another_device_is_another(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    now = state_folder(small(), "mnist", "csm", 2, "cpu")
-    assert now == state_folder(small(), "mnist", "csm", 2, "cpu")
-    assert now != state_folder(small(), "mnist", "csm", 2, "cuda")
+    piece = piece_of(small(), "mnist.2.csm")
+    now = state_folder(piece, "cpu")
+    assert now == state_folder(piece_of(small(), "mnist.2.csm"), "cpu")
+    assert now != state_folder(piece, "cuda")
+    assert now != state_folder(piece_of(small(), "mnist.2.ssm"), "cpu")
+    assert now != state_folder(piece_of(small(save_seconds=9), "mnist.2.csm"), "cpu")
     monkeypatch.setattr(vae_parts, "_STATE_VERSION", vae_parts._STATE_VERSION + 1)
-    assert now != state_folder(small(), "mnist", "csm", 2, "cpu")
+    assert now != state_folder(piece, "cpu")
 
 
 def test_a_piece_tells_of_each_seed_and_shows_pictures() -> None:
@@ -290,6 +316,47 @@ def test_methods_that_are_not_there_yet_are_named_and_decide_nothing() -> None:
     assert verdicts(settings, metrics(settings, without)) == []
 
 
+def test_runs_of_several_pieces_are_one_row() -> None:
+    table = {"data": "celeba", "latent": 32}
+    settings = {**BUDGETS["gpu"], "tables": [table]}
+    raw: dict[str, Any] = {}
+    for piece in pieces(settings):
+        (seed,), method = piece.labels["seeds"], piece.labels["method"]
+        fid = 60.0 + seed - 10 * (method == "csm")
+        runs = [{"fid": fid, "kid": 0.1, "images": 21_500, "note": ""}]
+        curve = {"seconds": [30.0 + seed], "step": [1, 2], "iwae": [[], [-fid]]}
+        raw[piece.name] = {"runs": runs, "curve": curve, "side_by_side": 6}
+    found = list(metrics(settings, raw))
+    (own,) = (m for m in found if m.name == FID and m.labels["method"] == "csm")
+    assert (own.value, own.spread, own.n) == (51.0, 1.0, 3)
+    (seconds,) = (m for m in found if m.unit == "s" and m.labels["method"] == "csm")
+    assert (seconds.value, seconds.n, seconds.labels["seeds side by side"]) == (31.0, 3, 1)
+    best = next(v for v in verdicts(settings, found) if " is best " in v.text)
+    assert best.holds is True
+    # Of one seed of some methods, and three of CSM, nothing is decided.
+    some = {name: one for name, one in raw.items() if name.endswith((".0", "csm.1", "csm.2"))}
+    found = list(metrics(settings, some))
+    assert {m.labels["method"]: m.n for m in found if m.name == FID}["elbo"] == 1
+    best = next(v for v in verdicts(settings, found) if " is best " in v.text)
+    assert best.holds is None
+
+
+def test_bounds_of_several_pieces_are_one_line() -> None:
+    settings = {**SMOKE, "tables": [{"data": "celeba", "latent": 3}], "methods": ["elbo"]}
+    pictures = dict.fromkeys(
+        ("samples", "reconstructions", "traversal"), to_png(np.zeros((4, 4, 3), np.uint8))
+    )
+    raw = {
+        f"celeba.3.elbo.{seed}": {
+            "runs": [{"pictures": pictures}],
+            "curve": {"step": [1, 2], "iwae": [[-10.0 - 2 * seed], [-4.0 - 2 * seed]]},
+        }
+        for seed in (0, 1)
+    }
+    (axes,) = figures(settings, raw)["bounds-celeba-3"].axes
+    assert [line.get_ydata().tolist() for line in axes.lines] == [[11.0, 5.0]]
+
+
 def test_seconds_of_a_shared_machine_say_so() -> None:
     table = {"data": "mnist", "latent": 8}
     settings = {**BUDGETS["paper"], "tables": [table]}
@@ -313,7 +380,7 @@ def test_times_are_those_of_all_methods() -> None:
     assert set(raw["ms"]) == set(METHODS) and min(raw["ms"].values()) > 0
     assert not any(raw["captured"].values()) and raw["seeds"] == 2
     assert set(vae_times.figures(settings, {"mnist.2": raw})) == {"times"}
-    stack = make_stack(settings, Pictures(settings, "mnist"), "csm", 2, "cpu")
+    stack = make_stack(settings, Pictures(settings, "mnist"), "csm", 2, [0, 1], "cpu")
     assert stack.settings.particles == 4 and stack.seeds == (0, 1)
 
 
@@ -355,7 +422,7 @@ def test_the_title_of_a_walk_says_along_which_latents() -> None:
             ("samples", "reconstructions", "traversal"), to_png(np.zeros((4, 4, 1), np.uint8))
         )
         curve = {"step": [1], "iwae": [[-1.0]]}
-        raw = {f"{data}.{latent}.elbo": {"runs": [{"pictures": pictures}], "curve": curve}}
+        raw = {pieces(settings)[0].name: {"runs": [{"pictures": pictures}], "curve": curve}}
         drawn = figures(settings, raw)[f"traversal-{data}-{latent}"]
         return next(text.get_text() for text in drawn.texts)
 
