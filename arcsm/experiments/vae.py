@@ -2,9 +2,12 @@
 
 All methods have the same decoder, steps and hardware. ELBO has a normal encoder; Stein, Spectral
 and SSM a free implicit one; SSM-AR and CSM one of the form z_d = h_d(ε_d, z_<d, x), which their
-conditional scores need. The runs of a method on MNIST, one for each seed, are trained side by side;
-they are judged by log p(x), estimated by AIS on test images and bounded by IWAE. On CelebA each run
-is a piece of its own, judged by FID.
+conditional scores need. As that is a difference of encoders, too, SSM is also given the encoder of
+CSM: a control, which stands beside the paper's methods.
+
+The runs of a method on MNIST, one for each seed, are trained side by side; they are judged by
+log p(x), estimated by AIS on test images and bounded by IWAE. On CelebA each run is a piece of its
+own, judged by FID.
 
 The bounds in the curves have a normal proposal with the moments of the encoder's draws, the same
 way for all methods: implicit encoders have no bound of their own.
@@ -28,7 +31,7 @@ from arcsm.experiments.image_parts import (
 )
 from arcsm.experiments.lines import Line, line_figure
 from arcsm.experiments.summaries import over_seeds
-from arcsm.experiments.vae_budgets import BUDGETS, METHODS
+from arcsm.experiments.vae_budgets import BUDGETS, CONTROL, METHODS, NAMES
 from arcsm.experiments.vae_parts import (
     Pictures,
     draw_pictures,
@@ -58,7 +61,7 @@ PAPER_STEPS = 100_000
 # Methods beside one another in a picture.
 _ACROSS = 3
 # Settings that have something for each set, or for each piece.
-_OF_SETS = ("sources", "training", "tables", "methods", "seeds", "celeba_seeds")
+_OF_SETS = ("sources", "training", "tables", "methods", "controls", "seeds", "celeba_seeds")
 
 
 def pieces(settings: Settings) -> Sequence[Piece]:
@@ -72,7 +75,7 @@ def pieces(settings: Settings) -> Sequence[Piece]:
         common = {key: value for key, value in settings.items() if key not in _OF_SETS}
         common |= {key: settings[key][data] for key in ("sources", "training")}
         for seeds in seeds_together(settings, data):
-            for method in settings["methods"]:
+            for method in (*settings["methods"], *settings["controls"][data]):
                 labels = {**table, "method": method, "seeds": seeds}
                 name = f"{data}.{table['latent']}.{method}"
                 if data != "mnist":
@@ -176,7 +179,7 @@ def _by_method(
     for piece in pieces({**settings, "tables": [table]}):
         if piece.name in raw:
             found.setdefault(piece.labels["method"], []).append(raw[piece.name])
-    return {method: found[method] for method in settings["methods"] if method in found}
+    return {method: found[method] for method in NAMES if method in found}
 
 
 def _of_runs(
@@ -236,7 +239,7 @@ def figures(settings: Settings, raw: Mapping[str, Raw]) -> "Mapping[str, Figure]
                 if of and all(math.isfinite(value) for value in of)
             ]
             if points:
-                lines[METHODS[method]] = Line(*zip(*points, strict=True))
+                lines[NAMES[method]] = Line(*zip(*points, strict=True))
         drawn[f"bounds-{data}-{latent}"] = line_figure(
             lines,
             x="step",
@@ -255,6 +258,7 @@ def figures(settings: Settings, raw: Mapping[str, Raw]) -> "Mapping[str, Figure]
             panels = {
                 METHODS[method]: from_png(ones[0]["runs"][0]["pictures"][kind])
                 for method, ones in found.items()
+                if method in METHODS
             }
             drawn[f"{kind}-{data}-{latent}"] = grid_figure(
                 panels, title=f"{title}: {told}", across=_ACROSS
@@ -277,6 +281,7 @@ def verdicts(settings: Settings, metrics: Sequence[Metric]) -> Sequence[Verdict]
         if "csm" not in found:
             continue
         own, unit = found["csm"], " nats" if data == "mnist" else ""
+        control = found.pop(CONTROL, None)
         values = {method: one.value or 0.0 for method, one in found.items()}
         if data == "mnist" and paper is not None:
             steps = settings["training"][data]["steps"]
@@ -313,6 +318,12 @@ def verdicts(settings: Settings, metrics: Sequence[Metric]) -> Sequence[Verdict]
                 if m != "elbo"
             )
             said.append(Verdict(None, f"{title}: gaps to ELBO, and the paper's: {gaps}."))
+        if control is not None and control.value is not None:
+            text = f"{title}: {NAMES[CONTROL]} has {control.value:.2f}{unit}"
+            text += f", CSM {values['csm']:.2f}" + (
+                f", SSM with its own {values['ssm']:.2f}." if "ssm" in values else "."
+            )
+            said.append(Verdict(None, text))
     return said
 
 

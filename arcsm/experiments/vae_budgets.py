@@ -13,6 +13,9 @@ METHODS = {
     "ssm-ar": "SSM-AR",
     "csm": "CSM",
 }
+# Not in the paper: how far CSM is ahead of SSM by its estimator, and not by its encoder.
+CONTROL = "ssm-as-csm"
+NAMES = {**METHODS, CONTROL: "SSM with the encoder of CSM"}
 # Latents of each image that the entropy is estimated from. Kernels need many; a learned field is
 # taught by as many, and its scores are centred among them. ELBO, which estimates nothing, has those
 # that the decoder is shown.
@@ -55,6 +58,7 @@ _COMMON: dict[str, Any] = {
         {"data": "celeba", "latent": 32},
     ],
     "methods": list(METHODS),
+    "controls": {"mnist": [CONTROL], "celeba": []},
     "hidden": 256,
     "width": 64,
     "score_width": 256,

@@ -20,6 +20,7 @@ from arcsm.data.images.places import user_cache
 from arcsm.errors import InputError
 from arcsm.experiments.experiment import Piece, Settings
 from arcsm.experiments.image_parts import DATA, load_data, to_png
+from arcsm.experiments.vae_budgets import CONTROL
 from arcsm.files import write_json
 from arcsm.plots.pictures import picture_grid
 from arcsm.vae import (
@@ -52,6 +53,15 @@ _COLUMNS = 8
 _DRAWS_AT_ONCE = 10
 # Columns of a traversal: normal quantiles from 5 % to 95 %.
 _TRAVERSAL = 9
+_ENCODERS: dict[str, type[Encoder]] = {
+    "elbo": GaussianEncoder,
+    "stein": FreeEncoder,
+    "spectral": FreeEncoder,
+    "ssm": FreeEncoder,
+    "ssm-ar": ImplicitEncoder,
+    "csm": ImplicitEncoder,
+    CONTROL: ImplicitEncoder,
+}
 # Of the states that are kept: another one where those of older code are not to be gone on with.
 _STATE_VERSION = 10
 
@@ -112,22 +122,27 @@ def make_parts(
     settings: Settings, method: str, latent: int, shape: tuple[int, int, int], binary: bool
 ) -> tuple[Encoder, Decoder, EntropyEstimator]:
     """Return encoder, decoder and estimator; decoders are the same for all methods."""
-    kinds = {"elbo": GaussianEncoder, "ssm-ar": ImplicitEncoder, "csm": ImplicitEncoder}
-    kind = kinds.get(method, FreeEncoder)
+    kind, estimator = _ENCODERS[method], estimator_of(method)
     side, _, channels = shape
     decoder: Decoder
     if binary:
         pixels = math.prod(shape)
         decoder = BernoulliDecoder(latent, pixels, hidden=settings["hidden"])
-        encoder = kind(latent, pixels, hidden=settings["hidden"])
+        features, body = pixels, None
     else:
         decoder = ConvolutionalDecoder(latent, channels, width=settings["width"], side=side)
         body = ConvolutionalBody(channels, width=settings["width"], side=side)
-        encoder = kind(latent, body.features, hidden=settings["hidden"], body=body)
+        features = body.features
+    encoder = kind(latent, features, hidden=settings["hidden"], body=body)
     options = {}
-    if ESTIMATORS[method].learns:
-        options = {"width": settings["score_width"], "layers": settings["score_layers"][method]}
-    return encoder, decoder, make_estimator(method, encoder, encoder.feature_dims, **options)
+    if ESTIMATORS[estimator].learns:
+        options = {"width": settings["score_width"], "layers": settings["score_layers"][estimator]}
+    return encoder, decoder, make_estimator(estimator, encoder, features, **options)
+
+
+def estimator_of(method: str) -> str:
+    """Return the name of the estimator that a method takes."""
+    return "ssm" if method == CONTROL else method
 
 
 def make_stack(
@@ -139,12 +154,12 @@ def make_stack(
     device: str,
 ) -> VAEStack:
     """Return the runs of a method, one for each seed, before their first step."""
-    training = dict(settings["training"][pictures.data])
+    training, estimator = dict(settings["training"][pictures.data]), estimator_of(method)
     score_rates = training.pop("score_learning_rate")
     told = VAESettings(
-        method=method,
-        particles=settings["particles"].get(method, training["decoded"]),
-        score_learning_rate=score_rates.get(method, 2e-4),
+        method=estimator,
+        particles=settings["particles"].get(estimator, training["decoded"]),
+        score_learning_rate=score_rates.get(estimator, 2e-4),
         score_updates=settings["score_updates"],
         head_start=settings["head_start"],
         scores_before=settings["scores_before"],
