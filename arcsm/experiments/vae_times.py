@@ -130,7 +130,10 @@ EXPERIMENT = Experiment(
     title="The cost of an entropy gradient",
     question="How long does a training step of a VAE take by each estimator?",
     claims=[],
-    budgets=BUDGETS,
+    budgets={
+        name: {key: value for key, value in settings.items() if key != "controls"}
+        for name, settings in BUDGETS.items()
+    },
     pieces=pieces,
     run=run,
     metrics=metrics,
