@@ -106,9 +106,13 @@ def _settle_former(target: Path) -> None:
 
 
 def discard_directory(path: str | os.PathLike[str]) -> None:
-    """Remove a directory so that it is whole or gone, whenever the process is killed."""
+    """Remove a directory so that it is whole or gone, whenever the process is killed.
+
+    That another process has removed it is no trouble.
+    """
     target = Path(os.path.realpath(path))
-    _discard(target, target.name)
+    with contextlib.suppress(FileNotFoundError):
+        _discard(target, target.name)
 
 
 def _discard(directory: Path, name: str) -> None:

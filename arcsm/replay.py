@@ -49,7 +49,7 @@ class Replayed(Generic[T]):
         self._work, self._generators, self._lost = work, generators, lost
         self._done = 0
         self._again: Callable[[], T] | None = None
-        self._stream: torch.cuda.Stream | None = None  # that all graphs are captured on
+        self._stream: torch.cuda.Stream | None = None  # that its graphs are captured on
 
     def __call__(self) -> T:
         """Do the work."""

@@ -278,6 +278,11 @@ def test_a_directory_that_is_discarded_is_gone_at_once(
         discard_directory(tmp_path / "d")
 
 
+def test_a_directory_that_others_have_discarded_is_no_trouble(tmp_path: Path) -> None:
+    discard_directory(tmp_path / "d")
+    assert names(tmp_path) == []
+
+
 @pytest.mark.parametrize("fails", [False, True])
 def test_a_scratch_directory_goes_in_any_case(tmp_path: Path, fails: bool) -> None:
     with contextlib.suppress(KeyError), scratch_directory(tmp_path / "new" / "x.csv") as folder:

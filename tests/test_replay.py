@@ -5,7 +5,7 @@ from typing import Any
 import pytest
 import torch
 
-from arcsm.replay import WARM_UP, Replayed, ReplayedAround
+from arcsm.replay import WARM_UP, Replayed, ReplayedAround, compiled
 
 gpu = pytest.mark.skipif(not torch.cuda.is_available(), reason="no CUDA device")
 devices = pytest.mark.parametrize("device", ["cpu", pytest.param("cuda", marks=gpu)])
@@ -42,6 +42,25 @@ def test_numbers_of_a_generator_are_new_each_time(device: str):
     other = torch.Generator(device).manual_seed(3)
     expected = torch.stack([torch.rand(4, generator=other, device=device) for _ in range(8)])
     assert torch.equal(drawn, expected)
+
+
+def test_what_is_compiled_has_a_memory_of_its_own_and_short_sums_written_out(
+    monkeypatch: pytest.MonkeyPatch,
+):
+    told: list[tuple[Any, dict[str, Any]]] = []
+
+    def keep(function: Any, **options: Any) -> Any:
+        told.append((function, options))
+        return function
+
+    def double(x: int) -> int:
+        return 2 * x
+
+    monkeypatch.setattr(torch, "compile", keep)
+    assert compiled(double)(3) == compiled(double)(3) == 6
+    (first, options), (second, _) = told
+    assert first.__code__ is not second.__code__
+    assert options["options"] == {"unroll_reductions_threshold": 17}
 
 
 @pytest.mark.parametrize("device", [pytest.param("cuda", marks=gpu)])

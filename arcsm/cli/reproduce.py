@@ -95,8 +95,8 @@ def reproduce(
         typer.Option(
             "--fresh",
             help=(
-                "Discard the pieces that are finished, of those chosen, and begin anew. Pieces of"
-                " settings other than today's are discarded in any case."
+                "Discard the pieces that are finished, of those chosen, and begin anew. Damaged"
+                " pieces and those of settings other than today's are discarded in any case."
             ),
         ),
     ] = False,

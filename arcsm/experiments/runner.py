@@ -22,7 +22,7 @@ import torch
 from arcsm.devices import check_device
 from arcsm.errors import InputError
 from arcsm.experiments.experiment import Experiment, Piece, Place, Raw
-from arcsm.experiments.store import Store, plain_settings, provenance
+from arcsm.experiments.store import Store, plain_settings, provenance, some_of
 from arcsm.files import write_bytes
 from arcsm.plots import save_figure
 from arcsm.progress import Reporter
@@ -60,10 +60,11 @@ def run_experiment(
 ) -> Outcome:
     """Run the pieces that are not finished; once all are, write the results.
 
-    `only` names the pieces to run, if not all. Without `resume` those that are finished are
-    discarded, and those that are run discard what they have kept of an interruption. With
-    `max_seconds` no piece is begun that, taking as long as the longest so far, would end later; the
-    first is begun in any case. `jobs` pieces are run at a time, in processes of one thread each.
+    `only` names the pieces to run, if not all. Without `resume` those of them that are finished are
+    discarded, and so are all that are damaged or of other settings; those that are run discard what
+    they have kept of an interruption. With `max_seconds` no piece is begun that, taking as long as
+    the longest so far, would end later; the first is begun in any case. `jobs` pieces are run at a
+    time, in processes of one thread each.
     """
     _check_jobs(experiment, jobs)
     if max_seconds is not None and not max_seconds > 0:
@@ -73,9 +74,10 @@ def run_experiment(
     reporter = reporter or Reporter(quiet=True)
     finished = store.load(strict=resume)
     if not resume:
-        finished = {name: finished[name] for name in finished if only and name not in only}
+        kept = [name for name in finished if only is not None and name not in only]
+        finished = {name: finished[name] for name in kept}
     wanted = _wanted(store, finished, only)
-    if experiment.tells_of_some:
+    if experiment.tells_of_some and len(finished) < len(store.pieces):
         store.has_whole_record()  # a record that cannot be read is refused before the work
     if wanted:  # else the results are only made anew, which needs no device
         device = choose_device(device, budget)
@@ -92,17 +94,14 @@ def run_experiment(
             return Outcome(_write(store, finished), left)
     said, written = [_what_is_left(store, finished, only, command, not resume)], []
     if finished and experiment.tells_of_some:
-        if store.has_whole_record():
-            said.append(
-                f"The record {str(store.record)!r} is of an earlier whole run, and stays until all"
-                " pieces are finished."
-            )
-        else:
-            written = _write(store, finished)
-            said.append(
-                f"What is finished is told in {str(store.record)!r}, with pictures in"
-                f" {str(store.directory)!r}."
-            )
+        written = _write(store, finished)
+        said.append(
+            f"What is finished is told in {str(store.record)!r}, with pictures in"
+            f" {str(store.directory)!r}."
+            if written
+            else f"The record {str(store.record)!r} is of a whole run, and stays until all pieces"
+            " are finished."
+        )
     for sentence in said:
         reporter.console.print(sentence, markup=False, soft_wrap=True)  # so that it can be copied
     return Outcome(written, left)
@@ -183,8 +182,8 @@ def _run_pieces(
                 longest = max(longest, seconds)
                 _tell(store, piece, seconds, finished, reporter)
     except KeyboardInterrupt as error:
-        store.discard()  # or the same command without --fresh would find them finished
-        raise _interruption(store, finished, fresh) from error
+        # Or the same command without --fresh would find them finished.
+        raise _interruption(store, finished, fresh, discarded=store.discard()) from error
 
 
 def _run_side_by_side(
@@ -233,8 +232,8 @@ def _run_side_by_side(
             for process in multiprocessing.active_children():
                 process.terminate()
             if isinstance(error, KeyboardInterrupt):
-                store.discard()
-                raise _interruption(store, finished, fresh) from error
+                discarded = store.discard()
+                raise _interruption(store, finished, fresh, discarded=discarded) from error
             raise
 
 
@@ -262,10 +261,13 @@ def _tell(
     )
 
 
-def _interruption(store: Store, finished: Mapping[str, Any], fresh: bool) -> KeyboardInterrupt:
+def _interruption(
+    store: Store, finished: Mapping[str, Any], fresh: bool, *, discarded: bool
+) -> KeyboardInterrupt:
+    before = "; those of before that were to be run anew are discarded" if discarded else ""
     return KeyboardInterrupt(
         f"interrupted; {len(finished)} of {len(store.pieces)} pieces of {store.experiment.name} are"
-        f" kept in {str(store.directory)!r}, and {_same_command(fresh)} goes on"
+        f" kept in {str(store.directory)!r}, and {_same_command(fresh)} goes on{before}"
     )
 
 
@@ -287,12 +289,12 @@ def _what_is_left(
     if not of_chosen:
         return (
             f"{store.experiment.name}: the pieces chosen are finished; left are others:"
-            f" {_some(left)}. To run these: {command}"
+            f" {some_of(left)}. To run these: {command}"
         )
     what = "pieces" if only is None else "pieces chosen"
     return (
         f"{store.experiment.name}: {len(chosen) - len(of_chosen)} of {len(chosen)} {what} are"
-        f" finished; left: {_some(of_chosen)}. {_same_command(fresh).capitalize()} goes on."
+        f" finished; left: {some_of(of_chosen)}. {_same_command(fresh).capitalize()} goes on."
     )
 
 
@@ -309,7 +311,8 @@ def _check_jobs(experiment: Experiment, jobs: int) -> None:
 def _write(store: Store, finished: Mapping[str, Mapping[str, Any]]) -> list[Path]:
     """Write curves, figures and, at last, the record; return their paths, the record first.
 
-    Curves are those of a whole run: of some pieces they stay where they are.
+    Curves are those of a whole run: of some pieces they stay where they are. And where there is the
+    record of a whole run, nothing is written of some pieces.
     """
     experiment, settings = store.experiment, store.settings
     done = [piece for piece in store.pieces if piece.name in finished]
@@ -317,6 +320,8 @@ def _write(store: Store, finished: Mapping[str, Mapping[str, Any]]) -> list[Path
     raws = {piece.name: finished[piece.name]["raw"] for piece in done}
     metrics = list(experiment.metrics(settings, raws))
     figures = experiment.figures(settings, raws)
+    if left and store.has_whole_record():  # others may have written it meanwhile
+        return []
     if not left:
         store.fold({piece.name: finished[piece.name] for piece in done})
     drawn = _draw_all(store, figures)
@@ -390,16 +395,10 @@ def _wanted(store: Store, finished: Mapping[str, Any], only: Sequence[str] | Non
     unknown = [name for name in only or () if name not in names]
     if unknown:
         raise InputError(
-            f"expected pieces among {_some(names)}, got {unknown[0]!r}; choose from these"
+            f"expected pieces among {some_of(names)}, got {unknown[0]!r}; choose from these"
         )
     return [
         piece
         for piece in store.pieces
         if piece.name not in finished and (only is None or piece.name in only)
     ]
-
-
-def _some(names: Sequence[str], most: int = 6) -> str:
-    """Return a list of names for people, cut where it grows long."""
-    rest = len(names) - most
-    return ", ".join(names[:most]) + (f" and {rest} more" if rest > 0 else "")

@@ -10,8 +10,8 @@ import hashlib
 import json
 import os
 import re
-import shutil
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -29,6 +29,7 @@ _PIECE_FIELDS = {
     "commit", "hardware", "versions", "date", "raw",
 }  # fmt: skip
 _CURVES_FIELDS = {"format", "version", "experiment", "budget", "settings", "digest", "pieces"}
+_ADVICE = "delete it, or run with --fresh"
 
 
 class Store:
@@ -50,14 +51,18 @@ class Store:
         self.directory = Path(folder) / f"{experiment.name}-{budget}"
         self.curves = self.directory / "curves.json"
         self._files = self.directory / "pieces"
-        self._kept: Mapping[str, Mapping[str, Any]] | None = None  # of those to be discarded
+        # Files that are to be discarded, as they were; and pieces that are to be kept of them.
+        self._given_up: dict[Path, tuple[int, ...]] = {}
+        self._kept: Mapping[str, Mapping[str, Any]] = {}
 
     def load(self, *, strict: bool = True) -> dict[str, dict[str, Any]]:
         """Return the finished pieces by name, in the order of the run.
 
-        Those of other settings and damaged ones are refused, or, if not `strict`, left out.
+        Those of other settings and damaged ones are refused, or, if not `strict`, left out. Those
+        that the run no longer has are let alone.
         """
         found: dict[str, dict[str, Any]] = {}
+        stale: set[str] = set()
         for path in (self.curves, *sorted(self._files.glob("*.json"))):
             try:
                 pieces = self._pieces_in(path)
@@ -65,13 +70,18 @@ class Store:
                 if strict:
                     raise
                 continue
-            todays = [one for one in pieces if one["digest"] == self._digests.get(one["name"])]
-            if strict and len(todays) < len(pieces):
-                raise InputError(
-                    f"expected pieces of today's settings in {str(self.directory)!r}, got some of"
-                    " others; --fresh discards them and begins anew, --out takes another folder"
-                )
-            found |= {one["name"]: one for one in todays}
+            for piece in pieces:
+                name, digest = piece["name"], self._digests.get(piece["name"])
+                if piece["digest"] == digest:
+                    found[name] = piece
+                elif digest is not None:
+                    stale.add(name)
+        if strict and (stale := stale - found.keys()):
+            raise InputError(
+                f"expected pieces of today's settings in {str(self.directory)!r}, got some of"
+                f" others: {some_of(sorted(stale))}; --fresh discards these, and of the rest those"
+                " that are chosen, or all if none are; --out takes another folder"
+            )
         return {piece.name: found[piece.name] for piece in self.pieces if piece.name in found}
 
     def add(
@@ -85,9 +95,8 @@ class Store:
     ) -> dict[str, Any]:
         """Write a finished piece and return it as it will be read.
 
-        It is the first that takes away those which `begin_anew` has given up.
+        Once the first is there, those go which `begin_anew` has given up.
         """
-        self.discard()
         content = {
             "format": PIECE,
             "version": VERSION,
@@ -106,6 +115,7 @@ class Store:
         }
         path = self._path(piece.name)
         write_json(path, content, indent=None)
+        self.discard()
         return _read(path, PIECE, _PIECE_FIELDS)
 
     def fold(self, finished: Mapping[str, Mapping[str, Any]]) -> None:
@@ -120,7 +130,9 @@ class Store:
             "pieces": list(finished.values()),
         }
         write_json(self.curves, content, indent=None)
-        shutil.rmtree(self._files, ignore_errors=True)
+        for name in finished:
+            self._path(name).unlink(missing_ok=True)
+        self._remove_if_empty()
 
     def has_whole_record(self) -> bool:
         """Say whether there is a record of a whole run, be it of other settings."""
@@ -129,50 +141,61 @@ class Store:
         try:
             return "left" not in read_result(self.record)["settings"]
         except InputError as error:
-            raise InputError(
-                f"expected a record of this release, or none, in {str(self.record)!r}, but"
-                f" {error}; or move it out of the folder"
-            ) from error
+            raise InputError(f"{error}; or move it out of the folder") from error
 
     def state(self) -> str | None:
         """Return in few words what there is of a run, or None."""
         if self._files.is_dir():
-            return f"{len(list(self._files.glob('*.json')))} of {len(self.pieces)} pieces"
+            return f"{len(self.load(strict=False))} of {len(self.pieces)} pieces"
         if self.record.exists():
             return f"run {read_result(self.record)['date'][:10]}"
         return None
 
     def begin_anew(self, kept: Mapping[str, Mapping[str, Any]]) -> None:
-        """Give up all pieces but some; they stay until there is a new one, or `discard` is called.
+        """Give up the pieces that are there, but for some.
 
-        So nothing is lost by a run that fails at once. Record and figures stay until others take
-        their place.
+        They stay until there is a new one, or `discard` is called: so nothing is lost by a run that
+        fails at once. Those that others finish meanwhile are none of them. Record and figures stay
+        until others take their place.
         """
+        of_kept = {self._path(name) for name in kept}
+        files = {self.curves, *self._files.glob("*.json")} - of_kept
+        self._given_up = {path: _stamp(path) for path in files if path.exists()}
         self._kept = kept
 
-    def discard(self) -> None:
-        """Discard the pieces that were given up."""
-        if self._kept is None:
-            return
-        kept, self._kept = self._kept, None
-        for name, piece in kept.items():
-            write_json(self._path(name), piece, indent=None)
-        self.curves.unlink(missing_ok=True)
-        of_kept = {self._path(name) for name in kept}
-        for path in self._files.glob("*.json"):
-            if path not in of_kept:
-                path.unlink()
-        if not kept:
-            shutil.rmtree(self._files, ignore_errors=True)
+    def discard(self) -> bool:
+        """Discard what was given up, if there is something, and say so.
+
+        A file in whose place there is another by now is let alone.
+        """
+        given_up = [path for path, then in self._given_up.items() if _stamp(path) == then]
+        if self.curves in given_up:
+            there = self.load(strict=False)
+            for name, piece in self._kept.items():
+                # It may be in that file alone; and others may have run it anew meanwhile.
+                write_json(self._path(name), there.get(name, piece), indent=None)
+        for path in given_up:
+            path.unlink(missing_ok=True)
+        self._remove_if_empty()
+        found, self._given_up = bool(self._given_up), {}
+        return found
+
+    def _remove_if_empty(self) -> None:
+        with suppress(OSError):  # it is not empty, or not there
+            self._files.rmdir()
 
     def _pieces_in(self, path: Path) -> list[dict[str, Any]]:
-        """Return the pieces of one file: many, if it is that of the curves."""
-        if path != self.curves:
-            return [_read(path, PIECE, _PIECE_FIELDS)]
-        if not path.exists():
+        """Return the pieces of one file: many, if it is that of the curves; none, if it is gone."""
+        of_all = path == self.curves
+        try:
+            content = _read(path, *((CURVES, _CURVES_FIELDS) if of_all else (PIECE, _PIECE_FIELDS)))
+        except FileNotFoundError:  # others may have made one file of all
             return []
-        pieces = _read(path, CURVES, _CURVES_FIELDS)["pieces"]
-        assert isinstance(pieces, list)
+        pieces = content["pieces"] if of_all else [content]
+        if not isinstance(pieces, list) or not all(map(_is_piece, pieces)):
+            raise InputError(
+                f"expected pieces of an experiment in {str(path)!r}, got something else; {_ADVICE}"
+            )
         return pieces
 
     def _path(self, piece: str) -> Path:
@@ -182,6 +205,15 @@ class Store:
         """Return the digest of some of the settings, or of all."""
         settings = self.settings if settings is None else settings
         return _digest({"experiment": self.experiment.name, "settings": settings})
+
+
+def _stamp(path: Path) -> tuple[int, ...]:
+    """Return what tells a file from one that takes its place; nothing if there is none."""
+    try:
+        found = path.stat()
+    except FileNotFoundError:
+        return ()
+    return found.st_ino, found.st_mtime_ns, found.st_size
 
 
 def provenance(
@@ -230,6 +262,12 @@ def plain_settings(experiment: Experiment, budget: str) -> dict[str, Any]:
     return settings
 
 
+def some_of(names: Sequence[str], most: int = 6) -> str:
+    """Return a list of names for people, cut where it grows long."""
+    rest = len(names) - most
+    return ", ".join(names[:most]) + (f" and {rest} more" if rest > 0 else "")
+
+
 def _digest(content: Any) -> str:
     return hashlib.sha256(json.dumps(content, sort_keys=True).encode()).hexdigest()[:16]
 
@@ -240,19 +278,27 @@ def _file_name(piece: str) -> str:
     return f"{plain}.json" if plain == piece else f"{plain}-{_digest(piece)[:8]}.json"
 
 
+def _is_piece(content: object) -> bool:
+    """Say whether this has what a piece has."""
+    return (
+        isinstance(content, dict)
+        and set(content) == _PIECE_FIELDS
+        and all(isinstance(content[field], str) for field in ("name", "digest"))
+    )
+
+
 def _read(path: Path, kind: str, names: set[str]) -> dict[str, Any]:
-    advice = "delete it, or run with --fresh"
     try:
         content = parse_json(path.read_text(encoding="utf-8"))
     except (UnicodeDecodeError, ValueError) as error:
-        raise InputError(f"expected JSON in {str(path)!r}, got: {error}; {advice}") from error
+        raise InputError(f"expected JSON in {str(path)!r}, got: {error}; {_ADVICE}") from error
     if not isinstance(content, dict) or content.get("format") != kind:
         raise InputError(
-            f"expected a file of the format {kind} at {str(path)!r}, got another one; {advice}"
+            f"expected a file of the format {kind} at {str(path)!r}, got another one; {_ADVICE}"
         )
     if content.get("version") != VERSION or set(content) != names:
         raise InputError(
             f"expected version {VERSION} of {kind} with the fields {', '.join(sorted(names))} in"
-            f" {str(path)!r}, got version {content.get('version')!r} with others; {advice}"
+            f" {str(path)!r}, got version {content.get('version')!r} with others; {_ADVICE}"
         )
     return content

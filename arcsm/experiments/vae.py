@@ -31,7 +31,14 @@ from arcsm.experiments.image_parts import (
 )
 from arcsm.experiments.lines import Line, line_figure
 from arcsm.experiments.summaries import over_seeds
-from arcsm.experiments.vae_budgets import BUDGETS, CONTROL, METHODS, NAMES
+from arcsm.experiments.vae_budgets import (
+    BUDGETS,
+    CONTROL,
+    METHODS,
+    NAMES,
+    OF_LIKELIHOODS,
+    OF_SAMPLES,
+)
 from arcsm.experiments.vae_parts import (
     Pictures,
     draw_pictures,
@@ -60,8 +67,10 @@ AIS, FID = "−log p by AIS", "FID"
 PAPER_STEPS = 100_000
 # Methods beside one another in a picture.
 _ACROSS = 3
-# Settings that have something for each set, or for each piece.
-_OF_SETS = ("sources", "training", "tables", "methods", "controls", "seeds", "celeba_seeds")
+# Settings that no piece depends on but in its own part, by their labels or by their sets.
+_OF_PIECES = ("tables", "methods", "controls", "seeds", "celeba_seeds", "sources", "training")
+_OF_NONE = ("save_seconds", "timed_steps")
+_OF_OTHERS = {"mnist": ("width", *OF_SAMPLES), "celeba": OF_LIKELIHOODS}
 
 
 def pieces(settings: Settings) -> Sequence[Piece]:
@@ -72,7 +81,8 @@ def pieces(settings: Settings) -> Sequence[Piece]:
     found = []
     for table in settings["tables"]:
         data = table["data"]
-        common = {key: value for key, value in settings.items() if key not in _OF_SETS}
+        left_out = {*_OF_PIECES, *_OF_NONE, *_OF_OTHERS[data]}
+        common = {key: value for key, value in settings.items() if key not in left_out}
         common |= {key: settings[key][data] for key in ("sources", "training")}
         for seeds in seeds_together(settings, data):
             for method in (*settings["methods"], *settings["controls"][data]):
@@ -298,12 +308,18 @@ def verdicts(settings: Settings, metrics: Sequence[Metric]) -> Sequence[Verdict]
         listed = ", ".join(f"{METHODS[method]} {value:.2f}" for method, value in values.items())
         text = f"{title}: {METHODS[best]} is best ({listed}{unit})"
         error = math.hypot(_standard_error(own), _standard_error(found[best]))
+        fewest, most = (of(one.n for one in found.values()) for of in (min, max))
         if best != "csm":
             text += f"; CSM is {behind:.2f} behind it"
-            text += f", with a standard error of {error:.2f}" if own.n > 1 else ""
-        text += "" if own.n > 1 else ", of one seed"
+            text += f", with a standard error of {error:.2f}" if fewest > 1 else ""
+        wanted = sum(map(len, seeds_together(settings, data)))
+        if fewest < wanted:
+            of_seeds = f"{fewest}" if fewest == most else f"{fewest} to {most}"
+            text += f"; of {wanted} seeds there are {of_seeds} so far"
+        elif wanted == 1:
+            text += ", of one seed"
         text += f"; not run yet: {', '.join(missing)}." if missing else "."
-        whole = tells and min(one.n for one in found.values()) > 1 and not missing
+        whole = tells and 1 < fewest == wanted and not missing
         said.append(Verdict(behind <= error if whole else None, text))
         if paper is not None and len(values) == len(paper):
             ours, theirs = (

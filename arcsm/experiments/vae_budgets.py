@@ -30,6 +30,23 @@ _SLOWER_SCORES = {"ssm": 1e-3, "ssm-ar": 3e-4, "csm": 3e-4}
 # Where the paper's steps are not followed to the letter: scores are those of before the estimator's
 # step, weights are averaged, and the learning rate falls.
 _REFINED = {"scores_before": True, "average": 0.9995, "decay": 0.5}
+# What likelihoods are judged by, and what images are: each is the affair of one of the sets.
+OF_LIKELIHOODS = (
+    "ais",
+    "ais_images",
+    "ais_batch",
+    "simulated_images",
+    "iwae_samples",
+    "iwae_batch",
+)
+OF_SAMPLES = (
+    "samples",
+    "features",
+    "feature_batch",
+    "reference_images",
+    "reference_folder",
+    "kid",
+)
 _COMMON: dict[str, Any] = {
     "assumed": (
         "implicit encoders (a middle and a width by two layers of x, as for ELBO, and in these"

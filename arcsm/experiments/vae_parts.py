@@ -328,6 +328,6 @@ def draw_samples(
 def state_folder(piece: Piece, device: str) -> Path:
     """Return where the state of the runs of a piece is kept, in the cache of the user."""
     about = [piece.depends_on, torch.device(device).type, _STATE_VERSION]
-    text = json.dumps(about, sort_keys=True, default=list)
+    text = json.dumps(about, sort_keys=True)
     digest = hashlib.sha256(text.encode()).hexdigest()[:16]
     return user_cache() / "arcsm" / "vae" / digest

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 _FORMAT = "arcsm-vae-run"
 # Of what is written: another one where weights have other names or meanings.
-_VERSION = 6
+_VERSION = 7
 
 
 class Kept:

@@ -141,6 +141,60 @@ def test_a_fresh_run_that_cannot_begin_discards_nothing(folder: Path) -> None:
     assert counter.asked == [1, 2, 3]
 
 
+def test_a_fresh_run_whose_first_piece_cannot_be_written_discards_nothing(folder: Path) -> None:
+    counter = Counter()
+    go(counter, folder)
+    broken = dataclasses.replace(counter.experiment, run=lambda *_: {"x": float("nan")})
+    for only in (None, ["n=2/x"]):
+        with pytest.raises(InputError, match="JSON"):
+            run_experiment(broken, "smoke", device="cpu", folder=folder, resume=False, only=only)
+    assert len(Store(folder, counter.experiment, "smoke").load()) == 3
+
+
+def test_a_fresh_run_leaves_alone_what_others_finish_meanwhile(folder: Path) -> None:
+    counter, other = Counter(), Counter()
+    go(counter, folder, only=["n=2/x", "n=3/x"])
+    plain = counter.run
+
+    def run(settings: Settings, piece: Piece, place: Place) -> Raw:
+        go(other, folder, only=["n=1/x"])
+        go(other, folder, only=["n=2/x"], resume=False)
+        return plain(settings, piece, place)
+
+    counter.experiment = dataclasses.replace(counter.experiment, run=run)
+    go(counter, folder, only=["n=3/x"], resume=False)
+    # The last piece of the other made one file of all: that is none of those given up.
+    assert list(Store(folder, counter.experiment, "smoke").load()) == ["n=1/x", "n=2/x", "n=3/x"]
+    assert counter.asked == [2, 3, 3] and other.asked == [1, 2]
+
+
+def test_a_choice_that_chooses_nothing_runs_and_discards_nothing(folder: Path) -> None:
+    counter = Counter()
+    go(counter, folder)
+    assert not go(counter, folder, only=[], resume=False).left and counter.asked == [1, 2, 3]
+
+
+def test_discarding_that_is_interrupted_is_done_again(
+    folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    counter = Counter()
+    go(counter, folder)
+    store = Store(folder, counter.experiment, "smoke")
+    kept = store.load()
+    del kept["n=2/x"]
+    store.begin_anew(kept)
+
+    def interrupt(*arguments: Any, **options: Any) -> None:
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patch, pytest.raises(KeyboardInterrupt):
+        patch.setattr("arcsm.experiments.store.write_json", interrupt)
+        store.discard()
+    assert len(store.load()) == 3
+    assert store.discard() and list(store.load()) == ["n=1/x", "n=3/x"]
+    assert not store.discard()
+
+
 def test_ctrl_c_keeps_what_is_finished_and_the_next_run_goes_on(folder: Path) -> None:
     counter = Counter()
     counter.stop_at = 3
@@ -193,8 +247,25 @@ def test_under_a_filter_it_is_said_which_pieces_are_left_and_how_to_run_them(
 def test_ctrl_c_in_a_fresh_run_does_not_say_to_begin_anew(folder: Path) -> None:
     counter = Counter()
     counter.stop_at = 2
-    with pytest.raises(KeyboardInterrupt, match="the same command without --fresh goes on"):
+    with pytest.raises(KeyboardInterrupt, match=r"the same command without --fresh goes on$"):
         go(counter, folder, resume=False)
+    counter.stop_at = 1
+    with pytest.raises(KeyboardInterrupt, match=r"0 of 3 .* goes on; those of before .* discarded"):
+        go(counter, folder, resume=False)
+    assert Store(folder, counter.experiment, "smoke").state() is None
+
+
+def test_ctrl_c_among_pieces_side_by_side_discards_as_well(
+    folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    counter = Counter()
+    monkeypatch.setattr(runner, "ProcessPoolExecutor", lambda jobs, *_: ThreadPoolExecutor(jobs))
+    monkeypatch.setattr(arcsm.experiments, "get_experiment", lambda name: counter.experiment)
+    go(counter, folder)
+    counter.stop_at = 1
+    with pytest.raises(KeyboardInterrupt, match=r"those of before .* discarded"):
+        go(counter, folder, only=["n=1/x"], resume=False, jobs=2)
+    assert list(Store(folder, counter.experiment, "smoke").load()) == ["n=2/x", "n=3/x"]
 
 
 _lines = ""
@@ -265,7 +336,7 @@ def test_some_pieces_have_a_record_that_names_the_others(folder: Path) -> None:
     # What is begun anew takes nothing away from what is whole, until it is whole itself.
     drawn, reporter = figure.read_bytes(), _quiet_but_for_lines()
     told = go(counter, folder, max_seconds=1e-9, resume=False, reporter=reporter)
-    assert told == ([], ["n=2/x", "n=3/x"]) and "is of an earlier whole run, and stays" in _lines
+    assert told == ([], ["n=2/x", "n=3/x"]) and "is of a whole run, and stays" in _lines
     assert read_result(path) == whole and figure.read_bytes() == drawn
     assert not go(counter, folder).left and read_result(path)["date"] >= whole["date"]
 
@@ -283,6 +354,24 @@ def test_a_record_of_some_pieces_has_those_that_others_finished_meanwhile(folder
     record = read_result(folder / "counting-smoke.json")
     assert [metric["value"] for metric in record["metrics"]] == [1, 9]
     assert counter.asked == [3] and other.asked == [1]
+
+
+def test_a_record_of_some_pieces_does_not_take_the_place_of_a_whole_one(folder: Path) -> None:
+    counter, other = Counter(), Counter()
+    plain = counter.metrics
+
+    def metrics(settings: Settings, raws: Mapping[str, Raw]) -> list[Metric]:
+        # While this one tells of its piece, another one finishes all.
+        go(other, folder)
+        return plain(settings, raws)
+
+    counter.experiment = dataclasses.replace(
+        counter.experiment, metrics=metrics, tells_of_some=True
+    )
+    other.experiment = dataclasses.replace(other.experiment, tells_of_some=True)
+    assert go(counter, folder, only=["n=1/x"]).written == []
+    assert "left" not in read_result(folder / "counting-smoke.json")["settings"]
+    assert (folder / "counting-smoke/curves.json").exists() and other.asked == [2, 3]
 
 
 @pytest.mark.parametrize("content", ["garbage", '{"format": "arcsm-results", "version": 99}'])
@@ -373,6 +462,20 @@ def test_pieces_stay_while_what_they_depend_on_stays(folder: Path) -> None:
     # Of one file that has both, what is of other settings goes, and the other stays.
     assert not go(changed, folder, only=["n=2/x"], resume=False).left
     assert changed.asked == [2]
+    # What the run no longer has is no reason to refuse it, and what it has more is counted.
+    fewer = counter(numbers=(5, 6), own={"5": "new"})
+    assert Store(folder, fewer.experiment, "smoke").state().startswith("run 20")
+    go(fewer, folder, only=["n=5/x"])
+    assert fewer.asked == []
+    more = counter(numbers=(2, 5, 6, 7), own={"2": "new", "5": "new"})
+    go(more, folder, only=["n=6/x"])
+    assert Store(folder, more.experiment, "smoke").state() == "3 of 4 pieces"
+
+
+def test_pieces_of_other_settings_are_named(folder: Path) -> None:
+    go(Counter(), folder, only=["n=2/x", "n=3/x"])
+    with pytest.raises(InputError, match=r"some of others: n=2/x, n=3/x; --fresh discards these"):
+        go(Counter(seeds=[1]), folder)
 
 
 def test_pieces_of_another_kind_of_device_are_not_mixed(folder: Path) -> None:
@@ -430,6 +533,17 @@ def test_a_damaged_piece_is_named(folder: Path, content: bytes) -> None:
     path.write_bytes(content)
     with pytest.raises(InputError, match=rf"{path.name}.*delete it"):
         go(counter, folder)
+
+
+@pytest.mark.parametrize("pieces", [[1], [{"name": "n=1/x"}], {"a": 1}, None])
+def test_a_file_of_all_that_is_damaged_is_named(folder: Path, pieces: Any) -> None:
+    counter = Counter()
+    go(counter, folder)
+    path = folder / "counting-smoke/curves.json"
+    path.write_text(json.dumps({**json.loads(path.read_text()), "pieces": pieces}))
+    with pytest.raises(InputError, match=r"curves\.json.*delete it, or run with --fresh"):
+        go(counter, folder)
+    assert not go(counter, folder, resume=False).left and counter.asked == [1, 2, 3] * 2
 
 
 def test_what_is_not_there_is_one_sentence(folder: Path) -> None:

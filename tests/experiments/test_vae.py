@@ -115,11 +115,20 @@ def test_a_piece_depends_on_nothing_that_is_said_of_another_set() -> None:
 
     training = SMOKE["training"]
     longer = {**training, "celeba": {**training["celeba"], "steps": 4}}
-    others = {"controls": NO_CONTROLS, "methods": ["csm"]}
-    for changes in ({"training": longer}, {"celeba_seeds": [0, 7]}, others):
+    here = {**SMOKE["sources"], "celeba": {"name": "celeba"}}
+    of_celeba: list[dict[str, Any]] = [
+        {"training": longer}, {"celeba_seeds": [0, 7]}, {"sources": here}, {"kid": {}},
+        {"samples": 9}, {"width": 9}, {"tables": SMOKE["tables"][::-1]},
+    ]  # fmt: skip
+    of_none = [{"save_seconds": 9}, {"controls": NO_CONTROLS, "methods": ["csm"]}]
+    for changes in (*of_celeba, *of_none):
         assert depends("mnist.2.csm", **changes) == depends("mnist.2.csm")
+    for changes in of_celeba[2:-1]:
+        assert depends("celeba.3.csm.0", **changes) != depends("celeba.3.csm.0")
+    for changes in ({"ais_images": 9}, {"iwae_samples": 9}, *of_none):
+        assert depends("celeba.3.csm.0", **changes) == depends("celeba.3.csm.0")
     assert depends("celeba.3.csm.0", training=longer) != depends("celeba.3.csm.0")
-    for changes in ({"seeds": [7]}, {"hidden": 17}, {"average": 0.5}):
+    for changes in ({"seeds": [7]}, {"hidden": 17}, {"average": 0.5}, {"ais_images": 9}):
         assert depends("mnist.2.csm", **changes) != depends("mnist.2.csm")
     assert depends("mnist.2.csm") != depends("mnist.2.ssm")
     assert depends("celeba.3.csm.0") != depends("celeba.3.csm.1")
@@ -231,7 +240,7 @@ def test_a_state_of_older_code_or_another_device_is_another(
     assert now == state_folder(piece_of(small(), "mnist.2.csm"), "cpu")
     assert now != state_folder(piece, "cuda")
     assert now != state_folder(piece_of(small(), "mnist.2.ssm"), "cpu")
-    assert now != state_folder(piece_of(small(save_seconds=9), "mnist.2.csm"), "cpu")
+    assert now != state_folder(piece_of(small(hidden=17), "mnist.2.csm"), "cpu")
     monkeypatch.setattr(vae_parts, "_STATE_VERSION", vae_parts._STATE_VERSION + 1)
     assert now != state_folder(piece, "cpu")
 
@@ -271,7 +280,7 @@ def fake(settings: Any, table: dict[str, Any], ais: dict[str, list[float]]) -> d
 
 def test_numbers_become_the_table_and_its_verdicts() -> None:
     table = {"data": "mnist", "latent": 8}
-    settings = {**BUDGETS["paper"], "tables": [table]}
+    settings = {**BUDGETS["paper"], "tables": [table], "seeds": [0, 1]}
     values = {method: [97.0, 97.2] for method in METHODS}
     values["csm"], values["ssm"] = [95.0, 95.02], [94.9, 95.1]
     found = list(metrics(settings, fake(settings, table, values)))
@@ -292,9 +301,19 @@ def test_numbers_become_the_table_and_its_verdicts() -> None:
     assert [one.holds for one in worse[:2]] == [False, False]
     # One seed decides nothing, nor does a short run beside what the paper has.
     alone = {method: of[:1] for method, of in values.items()}
-    first, second = verdicts(settings, metrics(settings, fake(settings, table, alone)))[:2]
+    one = {**settings, "seeds": [0]}
+    first, second = verdicts(one, metrics(one, fake(one, table, alone)))[:2]
     assert first.holds is second.holds is None and first.text.endswith("of one seed.")
     assert second.text.endswith("behind it, of one seed.")
+    # Nor do some of the seeds, whose error is known of none or of some.
+    some = {method: of[: 1 + (method == "csm")] for method, of in values.items()}
+    best = verdicts(settings, metrics(settings, fake(settings, table, some)))[1]
+    assert best.holds is None and "standard error" not in best.text
+    assert best.text.endswith("CSM is 1.15 behind it; of 2 seeds there are 1 to 2 so far.")
+    three = {**settings, "seeds": [0, 1, 2]}
+    best = verdicts(three, metrics(three, fake(three, table, values)))[1]
+    assert best.holds is None and "with a standard error of" in best.text
+    assert best.text.endswith("; of 3 seeds there are 2 so far.")
     short = {**settings, "training": BUDGETS["smoke"]["training"]}
     first, second = verdicts(short, metrics(short, fake(short, table, values)))[:2]
     assert first.holds is None and second.holds is False
@@ -303,7 +322,7 @@ def test_numbers_become_the_table_and_its_verdicts() -> None:
 
 def test_the_control_is_told_beside_the_methods_and_is_none_of_them() -> None:
     table = {"data": "mnist", "latent": 8}
-    settings = {**BUDGETS["paper"], "tables": [table]}
+    settings = {**BUDGETS["paper"], "tables": [table], "seeds": [0, 1]}
     values = {method: [97.0, 97.2] for method in METHODS} | {CONTROL: [94.0, 94.2]}
     values["csm"] = [95.0, 95.02]
     found = metrics(settings, fake(settings, table, values))
@@ -360,6 +379,12 @@ def test_runs_of_several_pieces_are_one_row() -> None:
     assert {m.labels["method"]: m.n for m in found if m.name == FID}["elbo"] == 1
     best = next(v for v in verdicts(settings, found) if " is best " in v.text)
     assert best.holds is None
+    # Whichever pieces are there, methods keep their order; and the busiest time is told.
+    late = {name: raw[name] for name in ("celeba.32.csm.0", "celeba.32.elbo.1")}
+    late["celeba.32.csm.1"] = {**raw["celeba.32.csm.1"], "side_by_side": 9}
+    found = list(metrics(settings, late))
+    assert [m.labels["method"] for m in found if m.name == FID] == ["elbo", "csm"]
+    assert [m.labels["pieces side by side"] for m in found if m.unit == "s"] == [6, 9]
 
 
 def test_bounds_of_several_pieces_are_one_line() -> None:
@@ -403,6 +428,13 @@ def test_times_are_those_of_all_methods() -> None:
     assert set(vae_times.figures(settings, {"mnist.2": raw})) == {"times"}
     stack = make_stack(settings, Pictures(settings, "mnist"), "csm", 2, [0, 1], "cpu")
     assert stack.settings.particles == 4 and stack.seeds == (0, 1)
+
+
+def test_times_on_celeba_are_those_of_one_run() -> None:
+    settings = {**SMOKE, "tables": [{"data": "celeba", "latent": 3}], "methods": ["elbo", "csm"]}
+    (piece,) = vae_times.pieces(settings)
+    raw = vae_times.run(settings, piece, Place("cpu", lambda share: None))
+    assert raw["seeds"] == 1 and len(settings["celeba_seeds"]) == 2
 
 
 def test_times_become_verdicts() -> None:

@@ -137,7 +137,9 @@ def test_a_run_of_another_version_is_refused(
     with monkeypatch.context() as older:
         older.setattr(state, "_VERSION", 1)
         save_run(stack_of("csm"), path)
-    with pytest.raises(CheckpointError, match=r"version 6 in .* another version.* remove it"):
+    with pytest.raises(
+        CheckpointError, match=rf"version {state._VERSION} in .* another version.* remove it"
+    ):
         load_run(stack_of("csm"), path)
 
 
