@@ -187,7 +187,9 @@ def test_the_best_budget_comes_first_others_after_it_and_smoke_never(
             wanted += [f"95.0 at {steps[other]} | steps", f"first-{other}.json"]
         places = [text.index(part) for part in wanted]
         assert places == sorted(places) and text.count("Also run") == len(others)
-    assert "smoke" not in render(read_folder(tmp_path))
+    found = read_folder(tmp_path)
+    assert "smoke" not in render(found)
+    assert found.left_out == (["first-smoke.json"] if "smoke" in budgets else [])
 
 
 def test_a_verdict_that_fails_is_said_to_fail(tmp_path: Path) -> None:

@@ -56,6 +56,10 @@ def report(
         f"Wrote {output}: {len(run)} of {len(found.experiments)} experiments,"
         f" {len(found.others)} other records."
     )
+    if found.left_out:
+        voice.say(
+            f"Left out: {', '.join(found.left_out)}; a run under the budget smoke is no result."
+        )
     if missing:
         voice.say(f"Not run: {', '.join(missing)}.")
     voice.result(
@@ -65,4 +69,5 @@ def report(
         run=run,
         missing=missing,
         others=[entry.file for entry in found.others],
+        left_out=list(found.left_out),
     )

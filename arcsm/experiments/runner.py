@@ -265,9 +265,10 @@ def _interruption(
     store: Store, finished: Mapping[str, Any], fresh: bool, *, discarded: bool
 ) -> KeyboardInterrupt:
     before = "; those of before that were to be run anew are discarded" if discarded else ""
+    kept = f" and kept in {str(store.directory)!r}" if finished else ""
     return KeyboardInterrupt(
         f"interrupted; {len(finished)} of {len(store.pieces)} pieces of {store.experiment.name} are"
-        f" kept in {str(store.directory)!r}, and {_same_command(fresh)} goes on{before}"
+        f" finished{kept}, and {_same_command(fresh)} goes on{before}"
     )
 
 

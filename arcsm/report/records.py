@@ -87,6 +87,7 @@ class Results:
 
     experiments: Sequence[tuple[Experiment, Run | None]]
     others: Sequence[Entry]
+    left_out: Sequence[str] = ()  # files of runs that are no results
 
 
 def read_folder(folder: str | os.PathLike[str]) -> Results:
@@ -109,6 +110,11 @@ def read_folder(folder: str | os.PathLike[str]) -> Results:
     return Results(
         [(experiment, _run(directory, experiment, by_file)) for experiment in experiments],
         [entry for entry in entries if entry.file not in of_experiments],
+        [
+            entry.file
+            for entry in entries
+            if entry.file in of_experiments and entry.file.endswith("-smoke.json")
+        ],
     )
 
 

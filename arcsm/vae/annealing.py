@@ -29,6 +29,11 @@ from arcsm.errors import InputError
 from arcsm.replay import Replayed, compiled
 from arcsm.vae.decoders import Decoder, log_prior
 
+# Images of which fewer chains carry the weight are estimated by hardly more than one of them; among
+# this share of all images that is no accident.
+_FEW_CHAINS = 2
+_MANY_IMAGES = 0.1
+
 Chains = Float[Tensor, "chains batch dims"]
 Weights = Float[Tensor, "chains batch"]
 
@@ -157,10 +162,7 @@ def ais(
     progress: Callable[[float], None] | None = None,
 ) -> AISEstimate:
     """Estimate log p(x) of each x, in nats; chains start from the prior unless told otherwise."""
-    settings = settings or AISSettings()
-    decoder.check(x)
-    if start is not None:
-        check_proposal(start, decoder, x, "start")
+    settings = _checked(decoder, x, settings, start)
     z = _begin(decoder, x, settings, start, generator)
     return _anneal(decoder, x, z, settings, start, generator, progress, backwards=False)
 
@@ -178,19 +180,42 @@ def reverse_ais(
 
     Such a z is an exact draw of the posterior of x.
     """
-    settings = settings or AISSettings()
-    decoder.check(x)
-    if start is not None:
-        check_proposal(start, decoder, x, "start")
-    if z.shape != (len(x), decoder.dims):
+    settings = _checked(decoder, x, settings, start)
+    if not isinstance(z, Tensor) or z.shape != (len(x), decoder.dims):
         raise InputError(
             f"expected the latents that x was drawn from, of shape ({len(x)}, {decoder.dims}), got"
-            f" {tuple(z.shape)}; simulate x with decoder.sample(z)"
+            f" {tuple(z.shape) if isinstance(z, Tensor) else type(z).__name__}; simulate x with"
+            " decoder.sample(z)"
         )
     if not bool(z.isfinite().all()):
         raise InputError("expected finite latents, got NaN or infinity; draw them from the prior")
     chains = z.expand(settings.chains, *z.shape)
     return _anneal(decoder, x, chains, settings, start, generator, None, backwards=True)
+
+
+def _checked(
+    decoder: Decoder, x: Tensor, settings: AISSettings | None, start: Normal | None
+) -> AISSettings:
+    """Return the settings, the usual ones if there are none; refuse what does not fit."""
+    check_decoder(decoder)
+    if settings is not None and not isinstance(settings, AISSettings):
+        raise InputError(
+            f"expected settings of AIS, got a {type(settings).__name__}; make them with"
+            " AISSettings(chains=…, temperatures=…)"
+        )
+    decoder.check(x)
+    if start is not None:
+        check_proposal(start, decoder, x, "start")
+    return settings or AISSettings()
+
+
+def check_decoder(decoder: Decoder) -> None:
+    """Refuse what is no decoder."""
+    if not isinstance(decoder, Decoder):
+        raise InputError(
+            "expected a decoder, a module derived from arcsm.vae.Decoder with dims, shape and"
+            f" log_prob, got a {type(decoder).__name__}; derive it"
+        )
 
 
 def check_proposal(normal: Normal, decoder: Decoder, x: Tensor, name: str) -> None:
@@ -206,6 +231,11 @@ def check_proposal(normal: Normal, decoder: Decoder, x: Tensor, name: str) -> No
 
 def check_numbers(logs: Weights) -> None:
     """Refuse a decoder that says NaN, or more than any density, of some latents."""
+    if logs.ndim != 2:
+        raise InputError(
+            "expected a decoder whose log_prob is of shape (particles, batch), one number for each"
+            f" latent, got {tuple(logs.shape)}; sum over the scalars of x"
+        )
     bad = (logs.isnan() | logs.isposinf()).any(0)
     if bool(bad.any()):
         raise InputError(
@@ -224,7 +254,7 @@ def _begin(
     if start is not None:
         return start.sample(settings.chains, generator)
     shape = (settings.chains, len(x), decoder.dims)
-    like = next(decoder.parameters())
+    like = next(decoder.parameters(), x)  # one without weights works in the type of x
     return torch.randn(shape, generator=generator, device=x.device).to(like.dtype)
 
 
@@ -283,23 +313,38 @@ def _walk(
         advance()
         if progress is not None and done % 50 == 0:
             progress(done / settings.temperatures)
-    stuck = walk.accepted == 0
-    if bool(stuck.any()):
-        warnings.warn(
-            f"the AIS chains of {int(stuck.sum())} of {len(stuck)} images rejected every move:"
-            " their log-likelihoods are not to be relied on; lower first_step, or take more"
-            " temperatures",
-            stacklevel=4,
-        )
+    check_numbers(walk.log_weight)
     total = walk.log_weight.logsumexp(0)
     log_mean = total - math.log(settings.chains)
-    effective = torch.exp(2 * total - (2 * walk.log_weight).logsumexp(0))
-    return AISEstimate(
+    found = AISEstimate(
         -log_mean if backwards else log_mean,
-        effective,
+        torch.exp(2 * total - (2 * walk.log_weight).logsumexp(0)),
         walk.accepted / settings.temperatures,
-        stuck,
+        walk.accepted == 0,
     )
+    _warn(found, settings)
+    return found
+
+
+def _warn(found: AISEstimate, settings: AISSettings) -> None:
+    """Say so where estimates are not to be relied on."""
+    images, stuck = len(found.stuck), int(found.stuck.sum())
+    few = int((found.effective < _FEW_CHAINS).sum()) if settings.chains >= 4 * _FEW_CHAINS else 0
+    what = None
+    if stuck:
+        what = f"the AIS chains of {stuck} of {images} images rejected every move"
+    elif few > _MANY_IMAGES * images:
+        what = (
+            f"of {few} of {images} images fewer than {_FEW_CHAINS} of {settings.chains} AIS chains"
+            f" carry the weight, with {found.acceptance.mean():.0%} of moves accepted"
+        )
+    if what is not None:
+        warnings.warn(
+            f"{what}: their log-likelihoods are not to be relied on; take more temperatures, or"
+            " another first_step: a lower one where few moves are accepted, a higher one where"
+            " nearly all are",
+            stacklevel=5,
+        )
 
 
 Heights = tuple[Weights, Weights]

@@ -21,10 +21,14 @@ class ImageSource(ABC):
     def __init__(self, pixels: UInt8[Tensor, "images ..."]):
         is_bytes = isinstance(pixels, Tensor) and pixels.dtype == torch.uint8
         if not is_bytes or pixels.ndim < 1 or pixels.numel() < 1:
-            got = f"{pixels.dtype} {tuple(pixels.shape)}" if isinstance(pixels, Tensor) else pixels
+            got = f"a {type(pixels).__name__}; arrays become torch.from_numpy(images)"
+            if isinstance(pixels, Tensor):
+                got = (
+                    f"{pixels.dtype} {tuple(pixels.shape)}; images scaled to [0, 1] become"
+                    " (255 * images).round().to(torch.uint8)"
+                )
             raise InputError(
-                f"expected images as a tensor of type uint8, levels 0 to 255, got {got}; images"
-                " scaled to [0, 1] become (255 * images).round().to(torch.uint8)"
+                f"expected images as a tensor of type uint8, levels 0 to 255, got {got}"
             )
         self.pixels = pixels
         self.digest = hashlib.sha256(pixels.cpu().contiguous().numpy().data).hexdigest()[:16]
@@ -65,6 +69,13 @@ class ImageSource(ABC):
         generator = torch.Generator(self.pixels.device).manual_seed(0)
         x = self.draw(1, _FEW, generator)[0]
         decoder.check(x)
+        for network in (encoder, decoder):
+            kinds = {one.dtype for one in network.parameters()} - {x.dtype}
+            if kinds:
+                raise InputError(
+                    f"expected networks of {x.dtype}, as images are, got a"
+                    f" {type(network).__name__} with weights of {kinds.pop()}; convert it"
+                )
         shape, count = tuple(x.shape), encoder.feature_dims
         size = (1, len(x), encoder.dims)
         eps = torch.randn(size, generator=generator, device=x.device).requires_grad_()
@@ -72,6 +83,11 @@ class ImageSource(ABC):
             features = encoder.features(x)
             fit = tuple(features.shape) == (len(x), count)
             z = encoder.latents(features, eps) if fit else None
+        except NotImplementedError as error:
+            raise InputError(
+                "expected an encoder that says what r is in z = μ(x) + σ(x) r, got a"
+                f" {type(encoder).__name__} that does not; override standard(features, extra, eps)"
+            ) from error
         except (RuntimeError, ValueError) as error:
             raise InputError(
                 f"expected images that the encoder takes, got some of shape {shape}: {error}; build"
@@ -82,6 +98,19 @@ class ImageSource(ABC):
                 f"expected an encoder with features of shape ({len(x)}, {count}) of images of shape"
                 f" {shape}, got features of shape {tuple(features.shape)}; build it for these"
                 " images, or flatten them"
+            )
+        if not bool(z.isfinite().all()):
+            raise InputError(
+                "expected an encoder that draws finite latents, got NaN or infinity; look for them"
+                " in its weights"
+            )
+        likely = decoder.log_prob(x, z.detach())
+        if likely.shape != z.shape[:2] or not bool(likely.isfinite().all()):
+            got = "NaN or infinity" if likely.shape == z.shape[:2] else f"{tuple(likely.shape)}"
+            raise InputError(
+                "expected a decoder whose log_prob(x, z) is a finite number for each latent, of"
+                f" shape {tuple(z.shape[:2])} here, got {got}; sum over the scalars of x, or look"
+                " for NaN in its weights"
             )
         trained = getattr(encoder, trained_by)(features, eps)[0]
         if trained.shape != z.shape or not torch.allclose(trained, z, rtol=1e-3, atol=1e-4):

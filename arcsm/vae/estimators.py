@@ -35,7 +35,7 @@ import torch
 from jaxtyping import Float
 from torch import Tensor, nn
 
-from arcsm.checks import is_real
+from arcsm.checks import check_whole, is_real
 from arcsm.errors import InputError, NonFiniteLossError
 from arcsm.vae.encoders import GaussianEncoder, normal_entropy
 from arcsm.vae.fields import AutoregressiveField, JointField
@@ -85,6 +85,12 @@ class EntropyEstimator(nn.Module, ABC):
         self.check(z, x)
         with torch.no_grad():
             scores = self.centred_scores(z.detach(), x)
+        if not bool(scores.isfinite().all()):
+            raise NonFiniteLossError(
+                f"the scores of {self.name} are not finite, of latents up to"
+                f" {float(z.detach().abs().max()):.3g}; look whether the sampler, or its estimator,"
+                " has run away, and lower its learning rate"
+            )
         return -(scores * z).sum(-1).mean()
 
     def centred_scores(self, z: Latents, x: Condition = None) -> Latents:
@@ -126,6 +132,8 @@ class EntropyEstimator(nn.Module, ABC):
                     f" the batch, got {_shape(x)}; pass encoder.features(images), for instance"
                 )
             self.check_dtype(x, "x")
+            if not bool(x.isfinite().all()):
+                raise InputError("expected finite x, got NaN or infinity; look for them")
 
     def check_dtype(self, values: Tensor, what: str) -> None:
         """Refuse numbers of another kind than those of the estimator."""
@@ -251,6 +259,7 @@ class LearnedEntropy(EntropyEstimator):
         learning_rate: float = 2e-4,
     ):
         super().__init__(sampler)
+        condition_dims = check_whole(condition_dims, "condition_dims", 0)
         # Without x there is nothing that units could be asked of: the field learns them.
         self._conditional = condition_dims > 0
         self.follow(sampler)
@@ -316,6 +325,7 @@ class LearnedEntropy(EntropyEstimator):
             self._optimizer = torch.optim.Adam(
                 self.parameters(), lr=self.learning_rate, betas=SCORE_BETAS
             )
+        self.field.place(z)
         # Drawn by all: methods that are compared from one seed then are given the same draws.
         noise = torch.randn_like(z)
         direction = noise if self.sliced else None
@@ -379,8 +389,8 @@ def diverged(name: str, step: int) -> NonFiniteLossError:
     """Return the error of a score estimator that has left the numbers, or is about to."""
     return NonFiniteLossError(
         f"the score estimator of {name} diverged at its step {step}: its loss is far above 0, which"
-        " it is without any scores, or not a number; lower its learning rate, or look whether the"
-        " sampler's draws are finite"
+        " it is without any scores, or not a number; lower its learning rate, or that of a sampler"
+        " whose draws run away"
     )
 
 

@@ -2,15 +2,17 @@
 
 A posterior may be a hundred times as narrow for one x as for another. So the score is that of
 r = (z − μ)/σ, divided by σ, with the units μ(x) and σ(x) of the sampler. Where a sampler does not
-say them, the field learns the middle and the width of z, by the likelihood of a Student density,
-which a few far draws do not move. For any μ and σ the objectives below have their optimum at the
-true score: the units matter for how quickly it is learned, and for where a draw counts as far.
+say them, the field begins with those of the first draws, and learns the middle and the width of z
+by the likelihood of a Student density, which a few far draws do not move. For any μ and σ the
+objectives below have their optimum at the true score: the units matter for how quickly it is
+learned, and for where a draw counts as far.
 
 Two fields: a joint one, R^D → R^D, and the autoregressive one (AR-CSM), whose output d sees z_≤d.
 The units of z_d may depend on z_<d for the latter: conditional scores take them as given. Where
 they hold all that z_<d says of z_d, what is left to learn is a shape for each latent and x.
 """
 
+import math
 from abc import ABC, abstractmethod
 
 import torch
@@ -18,6 +20,7 @@ import torch.nn.functional as F
 from jaxtyping import Float
 from torch import Tensor, nn
 
+from arcsm.checks import check_whole
 from arcsm.context.made import MADE
 from arcsm.errors import InputError
 
@@ -31,18 +34,20 @@ TAILS = 4.0
 # Units beyond which a field knows nothing, and its scores grow no more. A posterior may be several
 # times as wide as its units, and far narrower given other latents: within them nothing is bounded.
 FAR = 64.0
+# The log of the largest width that units may learn, and less that of the least.
+_WIDEST = 16.0
 
 
 class ScoreField(nn.Module, ABC):
     """Scores of z given x, and the units they are in."""
 
+    placed: Tensor
+
     def __init__(self, dims: int, condition_dims: int, width: int, layers: int, learns_units: bool):
         super().__init__()
-        if min(dims, condition_dims + 1, width, layers) < 1:
-            raise InputError(
-                "expected dims, width and layers of at least 1 and condition_dims of at least 0,"
-                f" got {dims}, {width}, {layers} and {condition_dims}; correct these"
-            )
+        dims, width = check_whole(dims, "dims"), check_whole(width, "width")
+        check_whole(layers, "layers")
+        condition_dims = check_whole(condition_dims, "condition_dims", 0)
         self.dims, self.condition_dims = dims, condition_dims
         # Without x there is one posterior, and a constant in the place of features.
         self.constant = None if condition_dims else nn.Parameter(0.1 * torch.randn(1, width))
@@ -52,6 +57,8 @@ class ScoreField(nn.Module, ABC):
             with torch.no_grad():
                 self.unit_layer.weight.mul_(0.1)
                 self.unit_layer.bias.zero_()
+            # Whether the units have been those of draws.
+            self.register_buffer("placed", torch.tensor(False))
 
     def forward(
         self,
@@ -81,17 +88,42 @@ class ScoreField(nn.Module, ABC):
         mean, log_scale = self.units(hidden, units)
         r = (z.detach() - mean) * torch.exp(-log_scale)
         likelihood: Tensor | float = 0.0
+        near: Tensor | None = None
         if self.unit_layer is not None:
             tails = (TAILS + 1) / 2 * torch.log1p(r.square() / TAILS)
             likelihood = (tails + log_scale).sum(-1).mean()
+            # Units that are learned may be far from the draws. At the limit draws would be a point,
+            # whose density has scores without bound: there they teach units alone.
+            near = (r.detach().abs() <= FAR).all(-1)
         r = _within(r.detach())
         if direction is None:
             score, slope = self.jet(r, hidden)
         else:
             score, change = self.along(r, hidden, direction)
             slope = change * direction
-        loss = likelihood + (score.square() / 2 + slope).sum(-1).mean()
+        each = (score.square() / 2 + slope).sum(-1)
+        loss = likelihood + (each if near is None else each * near).mean()
         return loss, score.detach() * torch.exp(-log_scale.detach())
+
+    @torch.no_grad()
+    def place(self, z: Latents) -> None:
+        """Begin with the middle and the width of draws as units, where they are to be learned."""
+        if self.unit_layer is None or bool(self.placed):
+            return
+        draws = z.detach().flatten(0, -2)
+        middle = draws.median(0).values
+        away = (draws - middle).abs()
+        width = 1.4826 * away.median(0).values  # of normal draws it is the deviation
+        width = torch.where(width > 0, width, away.mean(0))
+        log_width = torch.where(width > 0, width, 1.0).log()
+        if bool((log_width.abs() > _WIDEST - 1).any()):
+            raise InputError(
+                f"expected draws whose widths are between {math.exp(1 - _WIDEST):.1g} and"
+                f" {math.exp(_WIDEST - 1):.2g}, got some from {width.min():.2g} to"
+                f" {width.max():.2g}; scale the latents, or let the sampler have a method units(x)"
+            )
+        self.unit_layer.bias.copy_(torch.cat([middle, _WIDEST * (log_width / _WIDEST).atanh()]))
+        self.placed.fill_(True)
 
     def hidden(self, x: Float[Tensor, "batch condition"] | None) -> Hidden:
         """Return the features of x that the field works with."""
@@ -117,13 +149,13 @@ class ScoreField(nn.Module, ABC):
             )
 
     def units(self, hidden: Hidden, given: Units | None) -> Units:
-        """Return μ and log σ; those that are learned within e^±8."""
+        """Return μ and log σ; widths that are learned are within e^±16."""
         if self.unit_layer is None:
             if given is None:
                 raise InputError("expected the units of the sampler, got none; pass them")
             return given[0].detach(), given[1].detach()
         mean, log_scale = self.unit_layer(hidden).chunk(2, -1)
-        return mean, 8 * torch.tanh(log_scale / 8)
+        return mean, _WIDEST * torch.tanh(log_scale / _WIDEST)
 
     @abstractmethod
     def scaled(self, r: Latents, hidden: Hidden) -> Latents:

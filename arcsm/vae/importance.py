@@ -15,7 +15,7 @@ from torch import Tensor
 
 from arcsm.checks import check_positive, check_whole
 from arcsm.errors import InputError
-from arcsm.vae.annealing import Normal, check_numbers, check_proposal
+from arcsm.vae.annealing import Normal, check_decoder, check_numbers, check_proposal
 from arcsm.vae.decoders import Decoder, log_prior
 from arcsm.vae.encoders import Encoder
 
@@ -49,6 +49,11 @@ def normal_proposal(
         raise InputError(f"expected a tensor of at least one image, got {got}; pass images")
     if not bool(x.isfinite().all()):
         raise InputError("expected finite observations, got NaN or infinity; look for them")
+    if not isinstance(encoder, Encoder):
+        raise InputError(
+            "expected an encoder, a module derived from arcsm.vae.Encoder, got a"
+            f" {type(encoder).__name__}; the decoder is for the bounds"
+        )
     features = encoder.features(x)
     if features.shape != (len(x), encoder.feature_dims):
         raise InputError(
@@ -85,6 +90,7 @@ def importance_bounds(
 ) -> ImportanceEstimate:
     """Return bounds of log p(x), in nats, from so many draws of the proposal."""
     samples, at_once = check_whole(samples, "samples"), check_whole(at_once, "at_once")
+    check_decoder(decoder)
     decoder.check(x)
     check_proposal(proposal, decoder, x, "proposal")
     logs = []

@@ -42,15 +42,19 @@ def spectral_scores(z: Draws, share: float) -> Draws:
 
     How many that are is found for each posterior of the batch, each time.
     """
+    exact = z.float() if z.dtype in (torch.float16, torch.bfloat16) else z
     with matmul_precision("highest"):
-        kernel, pushes = _kernel_and_pushes(z)
-    values, vectors = torch.linalg.eigh(kernel)
+        kernel, pushes = _kernel_and_pushes(exact)
+    try:
+        values, vectors = torch.linalg.eigh(kernel)
+    except RuntimeError:  # of draws that have left the numbers
+        return torch.full_like(z, math.nan)
     values = values.clamp_min(0)
     # Eigenvalues ascend. One counts unless those above it already hold the share.
     above = values.sum(-1, keepdim=True) - values.cumsum(-1)
     kept = above < share * values.sum(-1, keepdim=True)
     inverse = torch.where(kept & (values > 0), 1 / values.clamp_min(1e-12), 0.0)
-    return -(vectors * inverse[..., None, :]) @ (vectors.mT @ pushes)
+    return (-(vectors * inverse[..., None, :]) @ (vectors.mT @ pushes)).to(z.dtype)
 
 
 def _kernel_and_pushes(

@@ -39,16 +39,21 @@ class Losses:
         """Return the mean losses of the estimator, and of the autoencoder, over steps.
 
         With so many `updates` of the estimator in each. Where one has diverged, its name and the
-        step are told instead.
+        step are told instead: that of the first, as the other one follows.
         """
         each = {"estimator": updates, "autoencoder": 1}
         found = {name: total.tolist() for name, total in self.totals.items()}
+        bad: dict[str, int] = {}
         for name, totals in found.items():
             runs = zip(totals, self.finite[name].tolist(), strict=True)
-            bad = [first + good // each[name] for total, good in runs if not math.isfinite(total)]
-            if bad:
-                what = diverged if name == "estimator" else _autoencoder_diverged
-                raise what(estimator, min(bad))
+            steps = [first + good // each[name] for total, good in runs if not math.isfinite(total)]
+            if steps:
+                bad[name] = min(steps)
+        if bad:
+            # In the same step it is the estimator, whose scores are in the autoencoder's loss.
+            name = min(bad, key=lambda one: bad[one])
+            what = diverged if name == "estimator" else _autoencoder_diverged
+            raise what(estimator, bad[name])
         scores, losses = (
             [total / (each[name] * (last - first + 1)) for total in totals]
             for name, totals in found.items()
@@ -66,5 +71,5 @@ class Losses:
 def _autoencoder_diverged(name: str, step: int) -> NonFiniteLossError:
     return NonFiniteLossError(
         f"the autoencoder trained by {name} diverged at step {step}: its loss is not a finite"
-        " number; lower the learning rate"
+        " number; lower the learning rate, or look for NaN in what the decoder says"
     )

@@ -6,9 +6,10 @@ from dataclasses import dataclass, field
 
 from arcsm.checks import check_flag, check_positive, check_whole, is_real
 from arcsm.errors import InputError
+from arcsm.vae.data import ImageSource
 from arcsm.vae.decoders import Decoder
 from arcsm.vae.encoders import Encoder
-from arcsm.vae.estimators import ESTIMATORS, EntropyEstimator
+from arcsm.vae.estimators import ESTIMATORS
 
 
 @dataclass(frozen=True)
@@ -116,10 +117,31 @@ def checked_seeds(seeds: Sequence[int]) -> tuple[int, ...]:
     return found
 
 
-def check_parts(
-    encoder: Encoder, decoder: Decoder, estimator: EntropyEstimator, settings: VAESettings
-) -> None:
+def check_arguments(make: object, source: object, settings: object) -> None:
+    """Refuse what runs cannot be made of."""
+    wanted = (("source", source, ImageSource), ("settings", settings, VAESettings))
+    for name, given, kind in wanted:
+        if not isinstance(given, kind):
+            raise InputError(
+                f"expected as {name} arcsm.vae.{kind.__name__}, got a {type(given).__name__};"
+                " images become BinaryImages or ScaledImages, and settings VAESettings"
+            )
+    if not callable(make):
+        raise InputError(
+            "expected a function that makes encoder, decoder and estimator of one run, got a"
+            f" {type(make).__name__}; pass the function, not what it returns"
+        )
+
+
+def check_parts(parts: object, settings: VAESettings) -> None:
     """Refuse what is no encoder or decoder, another estimator, and unlike numbers of latents."""
+    if not isinstance(parts, tuple | list) or len(parts) != 3:
+        got = f"{len(parts)} of them" if isinstance(parts, tuple | list) else type(parts).__name__
+        raise InputError(
+            f"expected make() to return an encoder, a decoder and an estimator, got {got};"
+            " return all three"
+        )
+    encoder, decoder, estimator = parts
     for name, part, kind in (("encoder", encoder, Encoder), ("decoder", decoder, Decoder)):
         if not isinstance(part, kind):
             raise InputError(

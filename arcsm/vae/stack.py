@@ -9,6 +9,7 @@ from torch import Tensor, nn
 from torch.func import functional_call, stack_module_state, vmap
 
 from arcsm.context.made import MaskedLinear
+from arcsm.errors import InputError
 
 _Convolution = (nn.Conv2d, nn.ConvTranspose2d)
 # Layers with so few inputs or outputs are narrow.
@@ -93,6 +94,25 @@ class ModuleStack:
             for name, value in (*one.named_parameters(), *one.named_buffers()):
                 value.copy_(own[name])
         return one
+
+
+@torch.no_grad()
+def check_stacks(
+    encoders: ModuleStack, decoders: ModuleStack, x: Tensor, eps: Tensor, method: str
+) -> None:
+    """Refuse modules that cannot be called for all members at once.
+
+    By some x and noise of each member; `method` is that by which encoders are asked for latents.
+    """
+    try:
+        z = encoders.call(method, encoders.call("features", x), eps)[0]
+        decoders.call("log_prob", x, z)
+    except (RuntimeError, ValueError) as error:
+        raise InputError(
+            "expected an encoder and a decoder that can be called for all runs at once, by"
+            f" torch.vmap, got: {error}; take out what draws random numbers, as dropout does, or"
+            " asks for values, as .item() does"
+        ) from error
 
 
 def _laid_out(stacked: Tensor) -> Tensor:

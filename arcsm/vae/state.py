@@ -103,10 +103,18 @@ def load_run(stack: "VAEStack", path: str | os.PathLike[str]) -> None:
             f"expected a run of VAEs of version {_VERSION} in {name!r}, got one of another version"
             " of arcsm, which has other networks; remove it to begin anew"
         )
-    if header.get("format") != _FORMAT or header.get("about") != _about(stack):
+    then, now = header.get("about"), _about(stack)
+    if header.get("format") != _FORMAT or then != now:
+        what = ""
+        if isinstance(then, dict):
+            both = ({**about, **about.get("settings", {})} for about in (then, now))
+            old, new = ({k: v for k, v in one.items() if k != "settings"} for one in both)
+            names = sorted(key for key in old | new if old.get(key) != new.get(key))
+            what = f" with other {', '.join(names)}" if names else ""
         raise CheckpointError(
             "expected a run of VAEs with the same settings, seeds, images and kind of device in"
-            f" {name!r}, got another; resume with those it was started with, or remove the file"
+            f" {name!r}, got another{what}; resume with those it was started with, or remove the"
+            " file"
         )
     generator, own = tensors.pop("generator"), stack.state()
     shapes = {key: value.shape for key, value in own.items()}
@@ -125,11 +133,13 @@ def load_run(stack: "VAEStack", path: str | os.PathLike[str]) -> None:
 
 def _about(stack: "VAEStack") -> dict[str, Any]:
     """Return what a run must share with another to be gone on with."""
-    apart = ("capture", "compile", "tf32")
+    apart = {"capture", "compile", "tf32"}
+    if not stack.settings.decay:
+        apart.add("steps")  # the first ones are those of any longer run
     settings = {k: v for k, v in asdict(stack.settings).items() if k not in apart}
     return {
         "settings": settings,
         "seeds": list(stack.seeds),
-        "data": stack.source.digest,
+        "images": stack.source.digest,
         "device": stack.device.type,  # the states of their generators are not alike
     }

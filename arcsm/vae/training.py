@@ -30,6 +30,7 @@ from torch import Tensor
 
 from arcsm.autoregressive import seeded
 from arcsm.devices import check_device, matmul_precision, on_device
+from arcsm.errors import InputError
 from arcsm.replay import Replayed, ReplayedAround, compiled
 from arcsm.vae.data import ImageSource
 from arcsm.vae.decoders import Decoder, log_prior
@@ -43,8 +44,8 @@ from arcsm.vae.estimators import (
     make_estimator,
 )
 from arcsm.vae.losses import Losses
-from arcsm.vae.settings import Curve, VAESettings, check_parts, checked_seeds
-from arcsm.vae.stack import ModuleStack
+from arcsm.vae.settings import Curve, VAESettings, check_arguments, check_parts, checked_seeds
+from arcsm.vae.stack import ModuleStack, check_stacks
 from arcsm.vae.state import Kept
 
 # Methods whose scores the host has a hand in: they cannot be captured.
@@ -101,6 +102,7 @@ class VAEStack:
         device: str = "cpu",
     ):
         check_device(device)
+        check_arguments(make, source, settings)
         self.seeds = checked_seeds(seeds)
         self.settings, self.source = settings, source.to(device)
         self.device = torch.device(device)
@@ -108,8 +110,8 @@ class VAEStack:
         for seed in self.seeds:
             with seeded(seed):
                 members.append(make())
+            check_parts(members[-1], settings)
         encoders, decoders, estimators = zip(*members, strict=True)
-        check_parts(*members[0], settings)
         self.encoders = ModuleStack(encoders, device, by_particle=True)
         self.decoders = ModuleStack(decoders, device, by_particle=True)
         self._estimator = estimators[0]
@@ -136,9 +138,13 @@ class VAEStack:
         needs = self._estimator.needs_autoregressive_noise
         # Conditional scores are in units of z_d given z_<d.
         self._latents_and_units = f"latents_and_{'conditional_' if needs else ''}units"
-        name = self._estimator.name if needs else None
-        self.source.check_networks(*self.run(0), name, self._latents_and_units)
         runs = len(self.seeds)
+        needed_by = self._estimator.name if needs else None
+        self.source.check_networks(*self.run(0), needed_by, self._latents_and_units)
+        # From a generator of its own: the run draws what it would have drawn.
+        x = self.source.draw(runs, 2, torch.Generator(self.device).manual_seed(0))
+        eps = torch.zeros(runs, 1, 2, self._estimator.dims, device=self.device)
+        check_stacks(self.encoders, self.decoders, x, eps, self._latents_and_units)
         self.step, self.seconds, self.curve = 0, 0.0, Curve()
         # Whether this is the state after a step, and not amid one or its record.
         self.whole = True
@@ -436,6 +442,10 @@ class VAEStack:
 
     def run(self, index: int) -> tuple[Encoder, Decoder]:
         """Return encoder and decoder of one run, as modules of their own."""
+        if not -len(self.seeds) <= index < len(self.seeds):
+            raise InputError(
+                f"expected the index of one of {len(self.seeds)} runs, from 0, got {index}"
+            )
         of_encoders, of_decoders = self._descents
         encoder = self.encoders.member(index, of_encoders.averages)
         decoder = self.decoders.member(index, of_decoders.averages)

@@ -198,7 +198,7 @@ def test_discarding_that_is_interrupted_is_done_again(
 def test_ctrl_c_keeps_what_is_finished_and_the_next_run_goes_on(folder: Path) -> None:
     counter = Counter()
     counter.stop_at = 3
-    with pytest.raises(KeyboardInterrupt, match="2 of 3 pieces of counting are kept"):
+    with pytest.raises(KeyboardInterrupt, match="2 of 3 pieces of counting are finished and kept"):
         go(counter, folder)
     assert not (folder / "counting-smoke.json").exists()
     assert Store(folder, counter.experiment, "smoke").state() == "2 of 3 pieces"

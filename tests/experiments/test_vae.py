@@ -265,13 +265,15 @@ def test_a_piece_tells_of_each_seed_and_shows_pictures() -> None:
     assert grids["traversal"][0] < grids["traversal"][1] / 4
 
 
-def fake(settings: Any, table: dict[str, Any], ais: dict[str, list[float]]) -> dict[str, Any]:
+def fake(
+    settings: Any, table: dict[str, Any], ais: dict[str, list[float]], images: int = 2000
+) -> dict[str, Any]:
     name = f"{table['data']}.{table['latent']}"
     raw: dict[str, Any] = {}
     for method, values in ais.items():
         runs = [
             {"ais": value, "iwae": value, "elbo": value, "gap": 0.1, "acceptance": 0.6,
-             "stuck": 0, "ais_images": 9, "iwae_images": 9}
+             "stuck": 0, "ais_images": images, "iwae_images": images}
             for value in values
         ]  # fmt: skip
         raw[f"{name}.{method}"] = {"runs": runs, "curve": {"seconds": [1.0]}, "side_by_side": 1}
@@ -293,7 +295,12 @@ def test_numbers_become_the_table_and_its_verdicts() -> None:
     said = {verdict.text: verdict.holds for verdict in verdicts(settings, found)}
     by_paper, best, _, gaps = said
     assert said[by_paper] is True
-    assert "95.01 nats on 9 test images after 100,000 steps, the paper 95.02." in by_paper
+    assert by_paper.endswith(
+        "95.01 nats on the first 2,000 test images after 100,000 steps, the paper 95.02 (ELBO"
+        " 97.10, the paper's 96.74)."
+    )
+    few = verdicts(settings, metrics(settings, fake(settings, table, values, images=500)))[0]
+    assert few.holds is None and "; these are too few to stand beside it" in few.text
     assert said[best] is True and best.startswith("MNIST, 8 latents: SSM is best")
     assert said[gaps] is None and "CSM -2.09 (-1.72)" in gaps and "SSM -2.10 (-1.13)" in gaps
     values["csm"] = [96.0, 96.1]

@@ -212,6 +212,78 @@ def test_chains_that_all_reject_are_reported() -> None:
     assert found.stuck.all() and (found.acceptance == 0).all()
 
 
+@pytest.mark.parametrize(("first_step", "adaptation"), [(100.0, 1.02), (1e-6, 1.02), (1e-6, 1.0)])
+def test_chains_of_which_one_carries_the_weight_are_reported(
+    first_step: float, adaptation: float
+) -> None:
+    decoder = LinearDecoder(noise=0.3)
+    _, x = simulated(decoder, 8)
+    settings = AISSettings(temperatures=300, first_step=first_step, adaptation=adaptation)
+    with pytest.warns(UserWarning, match="of 8 images fewer than 2 of 16 AIS chains carry"):
+        far = (ais(decoder, x, settings).log_likelihood - decoder.exact(x)).mean()
+    assert far < -1
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        near = ais(decoder, x, AISSettings(temperatures=300)).log_likelihood - decoder.exact(x)
+    assert near.abs().mean() < 0.5
+
+
+class FarDecoder(LinearDecoder):
+    """One that gives some far latents more than any density."""
+
+    def log_prob(self, x: Tensor, z: Tensor) -> Tensor:
+        return super().log_prob(x, z).where(z[..., 0] < 1, math.inf)
+
+
+def test_infinite_densities_that_chains_come_upon_are_refused() -> None:
+    decoder = FarDecoder()
+    settings = AISSettings(chains=2, temperatures=200, leapfrog=5)
+    x = torch.randn(1, 6)
+    start = Normal(torch.full((1, 3), -2.0), 0.1 * torch.eye(3)[None])
+    with pytest.raises(InputError, match="NaN or infinity for 1 of 1 images"):
+        ais(decoder, x, settings, start=start)
+
+
+class Summed(LinearDecoder):
+    """One that forgets to sum over the scalars of x."""
+
+    def log_prob(self, x: Tensor, z: Tensor) -> Tensor:
+        return torch.distributions.Normal(self(z), self.noise).log_prob(x)
+
+
+class Weightless(Decoder):
+    """x = z + noise, without weights."""
+
+    dims, shape = 2, (2,)
+
+    def log_prob(self, x: Tensor, z: Tensor) -> Tensor:
+        return torch.distributions.Normal(z, 1.0).log_prob(x).sum(-1)
+
+
+def test_decoders_of_ones_own_are_taken_or_refused_in_a_sentence() -> None:
+    x = torch.randn(5, 2)
+    exact = torch.distributions.Normal(0.0, math.sqrt(2)).log_prob(x).sum(-1)
+    found = ais(Weightless(), x, AISSettings(temperatures=100, leapfrog=5))
+    assert (found.log_likelihood - exact).abs().max() < 0.3
+    with pytest.raises(InputError, match=r"of shape \(particles, batch\), .* got \(16, 5, 6\)"):
+        ais(Summed(), torch.randn(5, 6))
+    encoder: Any = GaussianEncoder(2, 2)
+    for call in (
+        partial(ais, encoder, x),
+        partial(reverse_ais, encoder, x, x),
+        partial(importance_bounds, encoder, x, standard(5, 2)),
+    ):
+        with pytest.raises(InputError, match=r"module derived from arcsm\.vae\.Decoder"):
+            call()
+    wrong: Any = Weightless()
+    with pytest.raises(InputError, match=r"module derived from arcsm\.vae\.Encoder"):
+        normal_proposal(wrong, x)
+    with pytest.raises(InputError, match="settings of AIS, got a dict"):
+        ais(Weightless(), x, {"chains": 3})  # type: ignore[arg-type]
+    with pytest.raises(InputError, match=r"of shape \(5, 2\), got list"):
+        reverse_ais(Weightless(), x, [[0.0, 0.0]] * 5)  # type: ignore[arg-type]
+
+
 def test_importance_sampling_is_exact_from_the_posterior_and_a_bound_otherwise() -> None:
     decoder = LinearDecoder()
     _, x = simulated(decoder, 40)

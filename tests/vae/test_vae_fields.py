@@ -22,6 +22,49 @@ def make(kind: Callable[..., Any], **options: int) -> AutoregressiveField | Join
     return field
 
 
+@pytest.mark.parametrize("kind", [AutoregressiveField, JointField])
+def test_units_begin_with_the_middle_and_the_width_of_draws(kind: Callable[..., Any]) -> None:
+    field = kind(3, 0, width=12)
+    middle, width = torch.tensor([100.0, -3.0, 0.0]), torch.tensor([0.01, 500.0, 1.0])
+    z = middle + width * torch.randn(50, 200, 3)
+    z[0] = 1e6  # far draws move neither
+    field.place(z)
+    with torch.no_grad():
+        found, log_width = field.units(field.hidden(None), None)
+    assert ((found - middle) / width).abs().max() < 0.2  # but for what the features say
+    assert (log_width.exp() / width).log().abs().max() < 0.2
+    # Once: later draws move units by learning, and so it is in a copy that is loaded.
+    state = field.state_dict()
+    again = kind(3, 0, width=12)
+    again.load_state_dict(state)
+    for one in (field, again):
+        one.place(z + 7)
+        assert torch.equal(one.unit_layer.bias, state["unit_layer.bias"])
+    # Of draws of one value nothing is known of the width.
+    alone = kind(3, 0, width=12)
+    alone.place(torch.full((1, 1, 3), 4.0))
+    assert torch.equal(alone.unit_layer.bias, torch.tensor([4.0] * 3 + [0.0] * 3))
+    with pytest.raises(InputError, match=r"widths are between .* got some from"):
+        kind(3, 0, width=12).place(1e-8 * z[1:])
+
+
+@pytest.mark.parametrize("kind", [AutoregressiveField, JointField])
+def test_far_draws_teach_units_alone(kind: Callable[..., Any]) -> None:
+    field = kind(2, 0, width=8)
+    direction = torch.randn(1, 1, 2) if kind is JointField else None
+    far = torch.tensor([[[3e3, 0.5]]])
+    loss, _ = field.objective(far, None, direction)
+    gradients = dict(
+        zip(
+            dict(field.named_parameters()),
+            torch.autograd.grad(loss, list(field.parameters()), allow_unused=True),
+            strict=True,
+        )
+    )
+    moved = {name for name, g in gradients.items() if g is not None and g.abs().max() > 0}
+    assert moved == {"unit_layer.weight", "unit_layer.bias", "constant"}
+
+
 @pytest.mark.parametrize("layers", [1, 2, 3])
 def test_the_jet_is_the_diagonal_of_the_jacobian_and_earlier_latents_are_all_it_sees(
     layers: int,
@@ -133,12 +176,12 @@ def test_more_layers_have_more_weights(kind: type) -> None:
         for layers in (1, 2, 3)
     )
     assert three - two == two - one > 0
-    with pytest.raises(InputError, match="layers of at least 1"):
+    with pytest.raises(InputError, match="layers to be a whole number of at least 1"):
         kind(3, 2, layers=0)
 
 
 def test_a_joint_field_has_no_jet() -> None:
     with pytest.raises(InputError, match="autoregressive field for CSM, got JointField"):
         make(JointField).objective(torch.zeros(1, 4, 3).double(), torch.zeros(4, 2).double(), None)
-    with pytest.raises(InputError, match="dims, width and layers of at least 1"):
+    with pytest.raises(InputError, match="dims to be a whole number of at least 1"):
         JointField(0, 2)

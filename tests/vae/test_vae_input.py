@@ -43,6 +43,14 @@ def test_what_diverges_is_named() -> None:
         stack.train()
 
 
+def test_what_diverged_first_is_named() -> None:
+    stack = stack_of("csm")
+    with torch.no_grad():
+        next(iter(stack.decoders.parameters.values())).fill_(math.nan)
+    with pytest.raises(NonFiniteLossError, match="autoencoder trained by CSM diverged at step 1"):
+        stack.train()
+
+
 @pytest.mark.parametrize(("updates", "words"), [(1, "its step 3"), (3, "its step 3")])
 def test_the_first_bad_step_is_named_though_it_is_seen_later(updates: int, words: str) -> None:
     stack = stack_of("csm", steps=6, evaluate_every=6, head_start=0, score_updates=updates)
@@ -131,6 +139,76 @@ def test_parts_that_do_not_fit_are_refused_before_the_first_step() -> None:
         VAEStack(partial(coloured, 1, 16), images, told, seeds=(0,))
     with pytest.raises(InputError, match=r"\(8, 256\) of images of .* got features of .*\(8, 64\)"):
         VAEStack(partial(coloured, 3, 32), images, told, seeds=(0,))
+
+
+class Silent(Encoder):
+    """An encoder that does not say what r is."""
+
+    def __init__(self) -> None:
+        super().__init__(2, PIXELS, 16, None)
+
+
+class Asking(BernoulliDecoder):
+    """A decoder that asks for a value."""
+
+    def log_prob(self, x: torch.Tensor, z: torch.Tensor) -> torch.Tensor:
+        return super().log_prob(x, z) * (1.0 if z.abs().max().item() < 1e9 else 0.0)
+
+
+class Unsummed(BernoulliDecoder):
+    """A decoder with a number for each pixel."""
+
+    def log_prob(self, x: torch.Tensor, z: torch.Tensor) -> torch.Tensor:
+        return -(x - self(z)).square()
+
+
+def spoilt(part: torch.nn.Module) -> torch.nn.Module:
+    with torch.no_grad():
+        next(part.parameters()).fill_(math.nan)
+    return part
+
+
+@pytest.mark.parametrize(
+    ("change", "words"),
+    [
+        (lambda e, d: (Silent(), d), "got a Silent that does not; override standard"),
+        (lambda e, d: (spoilt(e), d), "encoder that draws finite latents"),
+        (lambda e, d: (e, spoilt(d)), r"finite number for each latent, .* got NaN"),
+        (lambda e, d: (e, Unsummed(2, PIXELS)), r"of shape \(1, 8\) here, got \(1, 8, 16\)"),
+        (lambda e, d: (e, Asking(2, PIXELS)), r"torch.vmap, got: .*item.*take out"),
+        (lambda e, d: (e.double(), d), r"of torch.float32, .* a GaussianEncoder with weights of"),
+        (lambda e, d: (e, d.double()), r"a BernoulliDecoder with weights of torch.float64"),
+    ],
+)
+def test_networks_that_cannot_be_trained_are_refused_with_the_reason(
+    change: Callable[..., Any], words: str
+) -> None:
+    def parts() -> Any:
+        encoder, decoder, estimator = make("elbo")
+        return *change(encoder, decoder), estimator
+
+    with pytest.raises(InputError, match=words):
+        VAEStack(parts, halves(), VAESettings(method="elbo", particles=1), seeds=(0, 1))
+
+
+def test_what_is_no_part_of_a_run_is_refused() -> None:
+    told: Any = VAESettings(method="elbo", particles=1)
+    parts: Any = partial(make, "elbo")
+    for arguments, words in (
+        ((parts, halves().pixels, told), "as source arcsm.vae.ImageSource, got a Tensor"),
+        ((parts, halves(), {"steps": 3}), "as settings arcsm.vae.VAESettings, got a dict"),
+        ((parts(), halves(), told), "a function that makes .* got a tuple"),
+        ((lambda: parts()[:2], halves(), told), "make.. to return .* got 2 of them"),
+        ((lambda: None, halves(), told), "got NoneType"),
+    ):
+        with pytest.raises(InputError, match=words):
+            VAEStack(*arguments, seeds=(0,))
+    stack = VAEStack(parts, halves(), told, seeds=(0, 1))
+    assert stack.run(-1)[0] is not stack.run(1)[0]
+    with pytest.raises(InputError, match="index of one of 2 runs, from 0, got 2"):
+        stack.run(2)
+    with pytest.raises(InputError, match=r"got a ndarray; arrays become torch\.from_numpy"):
+        BinaryImages(np.zeros((3, 4), np.uint8))  # type: ignore[arg-type]
 
 
 def test_networks_are_tried_without_random_numbers_of_the_run() -> None:
