@@ -67,6 +67,8 @@ AIS, FID = "−log p by AIS", "FID"
 PAPER_STEPS = 100_000
 # Test images of which a mean may stand beside that of others: the first ones of MNIST are easier.
 _IMAGES = 2000
+# The share of the steps after which bounds are drawn: the first ones would dwarf the others.
+_SHOWN_FROM = 0.1
 # Methods beside one another in a picture.
 _ACROSS = 3
 # Settings that no piece depends on but in its own part, by their labels or by their sets.
@@ -235,7 +237,9 @@ def figures(settings: Settings, raw: Mapping[str, Raw]) -> "Mapping[str, Figure]
     drawn = {}
     for table in settings["tables"]:
         data, latent = table["data"], table["latent"]
-        found = _by_method(settings, raw, table)
+        there = _by_method(settings, raw, table)
+        # Of posteriors far from normal, as those of controls may be, such bounds say little.
+        found = {method: ones for method, ones in there.items() if method in METHODS}
         if not found:
             continue
         title = title_of(data, latent)
@@ -248,10 +252,10 @@ def figures(settings: Settings, raw: Mapping[str, Raw]) -> "Mapping[str, Figure]
             points = [
                 (step, -statistics.mean(of), -max(of), -min(of))
                 for step, of in bounds.items()
-                if of and all(math.isfinite(value) for value in of)
+                if of and all(map(math.isfinite, of)) and step >= _SHOWN_FROM * max(bounds)
             ]
             if points:
-                lines[NAMES[method]] = Line(*zip(*points, strict=True))
+                lines[METHODS[method]] = Line(*zip(*points, strict=True))
         drawn[f"bounds-{data}-{latent}"] = line_figure(
             lines,
             x="step",
@@ -270,7 +274,6 @@ def figures(settings: Settings, raw: Mapping[str, Raw]) -> "Mapping[str, Figure]
             panels = {
                 METHODS[method]: from_png(ones[0]["runs"][0]["pictures"][kind])
                 for method, ones in found.items()
-                if method in METHODS
             }
             drawn[f"{kind}-{data}-{latent}"] = grid_figure(
                 panels, title=f"{title}: {told}", across=_ACROSS

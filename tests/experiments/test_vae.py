@@ -408,6 +408,12 @@ def test_bounds_of_several_pieces_are_one_line() -> None:
     }
     (axes,) = figures(settings, raw)["bounds-celeba-3"].axes
     assert [line.get_ydata().tolist() for line in axes.lines] == [[11.0, 5.0]]
+    # The first steps, whose bounds are far from the last ones, are left out; so are controls.
+    for one in raw.values():
+        one["curve"]["step"] = [1, 20]
+    (axes,) = figures(settings, raw)["bounds-celeba-3"].axes
+    assert [line.get_ydata().tolist() for line in axes.lines] == [[5.0]]
+    assert figures(small(), {"mnist.2.ssm-as-csm": raw["celeba.3.elbo.0"]}) == {}
 
 
 def test_seconds_of_a_shared_machine_say_so() -> None:
