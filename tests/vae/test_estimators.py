@@ -336,6 +336,41 @@ def test_latents_that_are_none_are_refused(method: str) -> None:
             estimator.entropy_surrogate(torch.zeros(5, 3, 2).double())
 
 
+class Anywhere(nn.Module):
+    """A sampler of which the estimator knows no more than that it has this form."""
+
+    dims, autoregressive_noise = 3, True
+
+
+@pytest.mark.parametrize("method", ["csm", "ssm-ar", "ssm"])
+@pytest.mark.parametrize(("middle", "width"), [(100.0, 1.0), (0.0, 100.0), (-1000.0, 0.1)])
+def test_scores_are_learned_wherever_draws_are_and_however_wide(
+    method: str, middle: float, width: float
+) -> None:
+    torch.manual_seed(0)
+    estimator = make_estimator(method, Anywhere(), width=32, learning_rate=2e-3)
+    for _ in range(300):
+        estimator.update(middle + width * torch.randn(256, 1, 3))
+    z = middle + width * torch.randn(4000, 1, 3)
+    # E s (z − μ) = −1 by Stein's identity.
+    share = -(estimator.scores(z) * (z - middle)).mean().item()
+    assert share == pytest.approx(1, abs=0.1)
+
+
+def test_scores_that_are_not_finite_are_no_surrogate() -> None:
+    draws = torch.randn(8, 2, 3)
+    spectral = make_estimator("spectral", Anywhere())
+    with pytest.raises(NonFiniteLossError, match=r"scores of Spectral .* latents up to .*e\+2"):
+        spectral.entropy_surrogate(1e25 * draws)
+    for kind in (torch.float16, torch.bfloat16):
+        scores = spectral.scores(draws.to(kind))
+        expected = spectral.scores(draws.to(kind).float())
+        assert scores.dtype == kind and torch.equal(scores, expected.to(kind))
+    learned = make_estimator("csm", Anywhere(), 4)
+    with pytest.raises(InputError, match="finite x"):
+        learned.update(draws, torch.full((2, 4), math.nan))
+
+
 def test_learning_needs_no_gradients_to_be_on() -> None:
     estimator = make_estimator("csm", WarpedSampler(2), width=4)
     with torch.no_grad():

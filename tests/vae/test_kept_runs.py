@@ -130,6 +130,27 @@ def test_a_foreign_run_is_refused(tmp_path: Path) -> None:
         load_run(stack_of("csm", dims=3), path)
 
 
+def test_what_is_other_of_a_foreign_run_is_named(tmp_path: Path) -> None:
+    path = tmp_path / "vae.safetensors"
+    save_run(stack_of("csm"), path)
+    with pytest.raises(CheckpointError, match=r"got another with other batch, learning_rate;"):
+        load_run(stack_of("csm", learning_rate=0.5, batch=4), path)
+    with pytest.raises(CheckpointError, match=r"got another with other seeds;"):
+        load_run(stack_of("csm", (1,)), path)
+
+
+def test_a_run_may_be_made_longer_unless_its_rate_falls(tmp_path: Path) -> None:
+    whole = stack_of("csm", steps=6)
+    whole.train()
+    stack_of("csm", steps=4).train(folder=tmp_path / "run")
+    longer = stack_of("csm", steps=6)
+    longer.train(folder=tmp_path / "run")
+    assert longer.step == 6 and longer.curve.loss == whole.curve.loss
+    stack_of("csm", steps=4, decay=0.5).train(folder=tmp_path / "falling")
+    with pytest.raises(CheckpointError, match="with other steps;"):
+        stack_of("csm", steps=6, decay=0.5).train(folder=tmp_path / "falling")
+
+
 def test_a_run_of_another_version_is_refused(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
