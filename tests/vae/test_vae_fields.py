@@ -34,7 +34,7 @@ def test_units_begin_with_the_middle_and_the_width_of_draws(kind: Callable[..., 
     assert ((found - middle) / width).abs().max() < 0.2  # but for what the features say
     assert (log_width.exp() / width).log().abs().max() < 0.2
     # Once: later draws move units by learning, and so it is in a copy that is loaded.
-    state = field.state_dict()
+    state = {name: value.clone() for name, value in field.state_dict().items()}
     again = kind(3, 0, width=12)
     again.load_state_dict(state)
     for one in (field, again):
