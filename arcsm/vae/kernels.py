@@ -47,7 +47,7 @@ def spectral_scores(z: Draws, share: float) -> Draws:
         kernel, pushes = _kernel_and_pushes(exact)
     try:
         values, vectors = torch.linalg.eigh(kernel)
-    except RuntimeError:  # of draws that have left the numbers
+    except torch.linalg.LinAlgError:  # type: ignore[attr-defined]  # draws have left the numbers
         return torch.full_like(z, math.nan)
     values = values.clamp_min(0)
     # Eigenvalues ascend. One counts unless those above it already hold the share.
