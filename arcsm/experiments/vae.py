@@ -65,7 +65,7 @@ PAPER: dict[tuple[str, int], dict[str, float]] = {
 AIS, FID = "−log p by AIS", "FID"
 # Those of the set-up that the paper follows.
 PAPER_STEPS = 100_000
-# Test images of which a mean may stand beside that of others: the first ones of MNIST are easier.
+# Test images whose mean may stand beside the paper's: a few hundred, the first ones, are no sample.
 _IMAGES = 2000
 # The share of the steps after which bounds are drawn: the first ones would dwarf the others.
 _SHOWN_FROM = 0.1

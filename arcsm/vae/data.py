@@ -9,7 +9,7 @@ from torch import Tensor
 
 from arcsm.errors import InputError
 from arcsm.vae.decoders import Decoder, binarise
-from arcsm.vae.encoders import Encoder, check_independence, check_noise
+from arcsm.vae.encoders import Encoder, check_finite, check_independence, check_noise
 
 # Images by which networks are tried.
 _FEW = 8
@@ -99,11 +99,7 @@ class ImageSource(ABC):
                 f" {shape}, got features of shape {tuple(features.shape)}; build it for these"
                 " images, or flatten them"
             )
-        if not bool(z.isfinite().all()):
-            raise InputError(
-                "expected an encoder that draws finite latents, got NaN or infinity; look for them"
-                " in its weights"
-            )
+        check_finite(z)
         likely = decoder.log_prob(x, z.detach())
         if likely.shape != z.shape[:2] or not bool(likely.isfinite().all()):
             got = "NaN or infinity" if likely.shape == z.shape[:2] else f"{tuple(likely.shape)}"

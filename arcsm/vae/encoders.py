@@ -331,6 +331,15 @@ class ImplicitEncoder(Encoder):
         return move, 3 * torch.tanh(log_stretch / 3)
 
 
+def check_finite(z: Latents) -> None:
+    """Refuse latents that have left the numbers."""
+    if not bool(z.isfinite().all()):
+        raise InputError(
+            "expected an encoder that draws finite latents, got NaN or infinity; look for them in"
+            " its weights"
+        )
+
+
 def check_noise(z: Latents, eps: Noise, name: str = "CSM") -> None:
     """Refuse latents of which one depends on the noise of a later one.
 

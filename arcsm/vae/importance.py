@@ -17,7 +17,7 @@ from arcsm.checks import check_positive, check_whole
 from arcsm.errors import InputError
 from arcsm.vae.annealing import Normal, check_decoder, check_numbers, check_proposal
 from arcsm.vae.decoders import Decoder, log_prior
-from arcsm.vae.encoders import Encoder
+from arcsm.vae.encoders import Encoder, check_finite
 
 
 @dataclass(frozen=True)
@@ -63,11 +63,7 @@ def normal_proposal(
     shape = (draws, len(features), encoder.dims)
     eps = torch.randn(shape, generator=generator, device=features.device).to(features.dtype)
     z = encoder.latents(features, eps)
-    if not bool(z.isfinite().all()):
-        raise InputError(
-            "expected an encoder that draws finite latents, got NaN or infinity; look for them in"
-            " its weights"
-        )
+    check_finite(z)
     mean = z.mean(0)
     away = (z - mean).movedim(0, 1)
     covariance = away.mT @ away / (draws - 1)
