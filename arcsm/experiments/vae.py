@@ -88,8 +88,9 @@ def pieces(settings: Settings) -> Sequence[Piece]:
         left_out = {*_OF_PIECES, *_OF_NONE, *_OF_OTHERS[data]}
         common = {key: value for key, value in settings.items() if key not in left_out}
         common |= {key: settings[key][data] for key in ("sources", "training")}
+        controls = [one["method"] for one in settings["controls"] if table.items() <= one.items()]
         for seeds in seeds_together(settings, data):
-            for method in (*settings["methods"], *settings["controls"][data]):
+            for method in (*settings["methods"], *controls):
                 labels = {**table, "method": method, "seeds": seeds}
                 name = f"{data}.{table['latent']}.{method}"
                 if data != "mnist":

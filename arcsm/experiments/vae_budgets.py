@@ -47,6 +47,13 @@ OF_SAMPLES = (
     "reference_folder",
     "kid",
 )
+
+
+def _controls(*latents: int) -> list[dict[str, Any]]:
+    """Return what is run beside the methods on MNIST, for each size of latents."""
+    return [{"data": "mnist", "latent": latent, "method": CONTROL} for latent in latents]
+
+
 _COMMON: dict[str, Any] = {
     "assumed": (
         "implicit encoders (a middle and a width by two layers of x, as for ELBO, and in these"
@@ -75,7 +82,7 @@ _COMMON: dict[str, Any] = {
         {"data": "celeba", "latent": 32},
     ],
     "methods": list(METHODS),
-    "controls": {"mnist": [CONTROL], "celeba": []},
+    "controls": _controls(8, 16),
     "hidden": 256,
     "width": 64,
     "score_width": 256,
@@ -117,6 +124,7 @@ _SMALL: dict[str, Any] = {
         "celeba": {"name": STAND_IN, "side": 16, "channels": 3, "train": 96, "test": 24},
     },
     "tables": [{"data": "mnist", "latent": 2}, {"data": "celeba", "latent": 3}],
+    "controls": _controls(2),
     "hidden": 16,
     "width": 8,
     "score_width": 16,
@@ -146,8 +154,9 @@ BUDGETS: dict[str, Settings] = {
     "smoke": _SMALL,
     "cpu": {
         **_COMMON,
-        # The steps of the paper, of half its batch and with few particles: two hours.
-        "tables": [{"data": "mnist", "latent": 8}],
+        # The steps of the paper, of half its batch and with few particles: four hours on two cores.
+        "tables": [{"data": "mnist", "latent": 8}, {"data": "mnist", "latent": 16}],
+        "controls": _controls(8),
         "training": {
             "mnist": {
                 **_MNIST,

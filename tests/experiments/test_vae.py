@@ -30,7 +30,6 @@ from arcsm.results import Metric, read_result
 from arcsm.vae import FreeEncoder, GaussianEncoder, ImplicitEncoder, VAEStack
 
 SMOKE = BUDGETS["smoke"]
-NO_CONTROLS: dict[str, list[str]] = {"mnist": [], "celeba": []}
 
 
 @pytest.fixture(autouse=True)
@@ -120,7 +119,7 @@ def test_a_piece_depends_on_nothing_that_is_said_of_another_set() -> None:
         {"training": longer}, {"celeba_seeds": [0, 7]}, {"sources": here}, {"kid": {}},
         {"samples": 9}, {"width": 9}, {"tables": SMOKE["tables"][::-1]},
     ]  # fmt: skip
-    of_none = [{"save_seconds": 9}, {"controls": NO_CONTROLS, "methods": ["csm"]}]
+    of_none = [{"save_seconds": 9}, {"controls": [], "methods": ["csm"]}]
     for changes in (*of_celeba, *of_none):
         assert depends("mnist.2.csm", **changes) == depends("mnist.2.csm")
     for changes in of_celeba[2:-1]:
@@ -469,7 +468,7 @@ def test_times_become_verdicts() -> None:
 
 
 def test_figures_have_a_panel_for_each_method() -> None:
-    settings = small(methods=["elbo", "csm"], controls=NO_CONTROLS)
+    settings = small(methods=["elbo", "csm"], controls=[])
     raw = {f"mnist.2.{m}": run_piece(settings, f"mnist.2.{m}") for m in ("elbo", "csm")}
     drawn = figures(settings, raw)
     assert set(drawn) == {
@@ -501,9 +500,7 @@ def test_what_there_is_of_a_chosen_method_is_told_at_once(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
-    experiment = replace(
-        EXPERIMENT, budgets={"smoke": small(methods=["elbo", "csm"], controls=NO_CONTROLS)}
-    )
+    experiment = replace(EXPERIMENT, budgets={"smoke": small(methods=["elbo", "csm"], controls=[])})
     options: dict[str, Any] = {"device": "cpu", "folder": tmp_path}
     assert run_experiment(experiment, "smoke", only=["mnist.2.csm"], **options).left
     folder = tmp_path / "vae-smoke"
