@@ -2,8 +2,8 @@
 
 What is finished stays finished: after Ctrl-C, a crash or the end of its time a run goes on with the
 pieces that are left. The record appears last. Of some pieces there is one where the experiment can
-tell of them; it names those that are left, and never takes the place of that of a whole run. A run
-that is interrupted leaves the record as it was.
+tell of them; it names those that are left, and does not take the place of that of a whole run with
+others than these. A run that is interrupted leaves the record as it was.
 """
 
 import functools
@@ -78,7 +78,7 @@ def run_experiment(
         finished = {name: finished[name] for name in kept}
     wanted = _wanted(store, finished, only)
     if experiment.tells_of_some and len(finished) < len(store.pieces):
-        store.has_whole_record()  # a record that cannot be read is refused before the work
+        store.record_stays(finished)  # a record that cannot be read is refused before the work
     if wanted:  # else the results are only made anew, which needs no device
         device = choose_device(device, budget)
         if not all(piece.anywhere for piece in wanted):
@@ -99,8 +99,8 @@ def run_experiment(
             f"What is finished is told in {str(store.record)!r}, with pictures in"
             f" {str(store.directory)!r}."
             if written
-            else f"The record {str(store.record)!r} is of a whole run, and stays until all pieces"
-            " are finished."
+            else f"The record {str(store.record)!r} is of a whole run, and stays until all of its"
+            " pieces are finished."
         )
     for sentence in said:
         reporter.console.print(sentence, markup=False, soft_wrap=True)  # so that it can be copied
@@ -313,7 +313,7 @@ def _write(store: Store, finished: Mapping[str, Mapping[str, Any]]) -> list[Path
     """Write curves, figures and, at last, the record; return their paths, the record first.
 
     Curves are those of a whole run: of some pieces they stay where they are. And where there is the
-    record of a whole run, nothing is written of some pieces.
+    record of a whole run with others than these, nothing is written of some pieces.
     """
     experiment, settings = store.experiment, store.settings
     done = [piece for piece in store.pieces if piece.name in finished]
@@ -321,7 +321,7 @@ def _write(store: Store, finished: Mapping[str, Mapping[str, Any]]) -> list[Path
     raws = {piece.name: finished[piece.name]["raw"] for piece in done}
     metrics = list(experiment.metrics(settings, raws))
     figures = experiment.figures(settings, raws)
-    if left and store.has_whole_record():  # others may have written it meanwhile
+    if left and store.record_stays(finished):  # others may have written it meanwhile
         return []
     if not left:
         store.fold({piece.name: finished[piece.name] for piece in done})

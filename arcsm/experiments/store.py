@@ -134,14 +134,23 @@ class Store:
             self._path(name).unlink(missing_ok=True)
         self._remove_if_empty()
 
-    def has_whole_record(self) -> bool:
-        """Say whether there is a record of a whole run, be it of other settings."""
+    def record_stays(self, finished: Mapping[str, Mapping[str, Any]]) -> bool:
+        """Say whether there is the record of a whole run, and not all of its pieces are finished.
+
+        It may be of other settings. Which pieces it has is known as long as its curves are there.
+        """
         if not self.record.exists():
             return False
         try:
-            return "left" not in read_result(self.record)["settings"]
+            if "left" in read_result(self.record)["settings"]:
+                return False
         except InputError as error:
             raise InputError(f"{error}; or move it out of the folder") from error
+        try:
+            told = {piece["name"] for piece in self._pieces_in(self.curves)}
+        except InputError:
+            return True
+        return not told or not told <= finished.keys()
 
     def state(self) -> str | None:
         """Return in few words what there is of a run, or None."""

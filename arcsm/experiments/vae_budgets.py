@@ -154,16 +154,26 @@ BUDGETS: dict[str, Settings] = {
     "smoke": _SMALL,
     "cpu": {
         **_COMMON,
-        # The steps of the paper, of half its batch and with few particles: four hours on two cores.
-        "tables": [{"data": "mnist", "latent": 8}, {"data": "mnist", "latent": 16}],
+        # On MNIST the steps of the paper, of half its batch and with few particles; on CelebA a
+        # tenth of them, of small batches and by narrow networks. Two cores take five hours for all.
         "controls": _controls(8),
+        "width": 16,
         "training": {
             "mnist": {
                 **_MNIST,
                 "batch": 64,
                 "score_learning_rate": _SLOWER_SCORES,
                 "evaluate_every": 5000,
-            }
+            },
+            # So few steps want the larger rate, by the bound of ELBO after some hundreds.
+            "celeba": {
+                **_CELEBA,
+                "steps": 10_000,
+                "batch": 32,
+                "learning_rate": 1e-3,
+                "score_learning_rate": _SLOWER_SCORES,
+                "evaluate_every": 2500,
+            },
         },
         "particles": {**_PARTICLES, "stein": 32, "spectral": 32, "ssm": 4, "ssm-ar": 4, "csm": 4},
         **_REFINED,
@@ -172,6 +182,11 @@ BUDGETS: dict[str, Settings] = {
         "ais_batch": 500,
         "simulated_images": 50,
         "iwae_batch": 250,
+        # More than there are features, or distances would be far too large.
+        "samples": 2500,
+        "reference_images": 5000,
+        "feature_batch": 50,
+        "kid": {"subsets": 50, "subset_size": 500, "reference": 2500},
         "timed_steps": 20,
         "seeds": [0],
     },

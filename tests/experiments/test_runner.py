@@ -341,6 +341,39 @@ def test_some_pieces_have_a_record_that_names_the_others(folder: Path) -> None:
     assert not go(counter, folder).left and read_result(path)["date"] >= whole["date"]
 
 
+def test_a_longer_run_is_told_of_before_it_is_whole(folder: Path) -> None:
+    counter = Counter()
+    path, curves = folder / "counting-smoke.json", folder / "counting-smoke/curves.json"
+    assert not go(counter, folder).left
+    numbers = {"smoke": {"numbers": (1, 2, 3, 4, 5), "seeds": [0]}}
+
+    def pieces(settings: Settings) -> list[Piece]:  # none depends on how many others there are
+        return [Piece(f"n={n}/x", {"n": n}, depends_on={"n": n}) for n in settings["numbers"]]
+
+    short = dataclasses.replace(counter.experiment, pieces=pieces, tells_of_some=True)
+    counter.experiment = short
+    assert not go(counter, folder, resume=False).left
+    whole, kept = read_result(path), curves.read_bytes()
+    counter.experiment = dataclasses.replace(short, budgets=numbers)
+    # All that the record of the whole run tells of is in that of some pieces.
+    assert go(counter, folder, only=["n=5/x"]).written[0] == path
+    record = read_result(path)
+    assert record["settings"]["left"] == ["n=4/x"]
+    assert [metric["value"] for metric in record["metrics"]] == [1, 4, 9, 25]
+    assert record["metrics"][:3] == whole["metrics"] and curves.read_bytes() == kept
+    assert not go(counter, folder).left and "left" not in read_result(path)["settings"]
+    # Of a run without one of the pieces that the record has, nothing is written.
+    fewer = {"smoke": {"numbers": (2, 3, 4, 6), "seeds": [0]}}
+    counter.experiment = dataclasses.replace(short, budgets=fewer)
+    whole = read_result(path)
+    assert go(counter, folder, only=["n=2/x"]).written == [] and read_result(path) == whole
+    curves.write_text("{")  # nor where it cannot be known which it has
+    counter.experiment = dataclasses.replace(short, budgets=numbers)
+    told = go(counter, folder, only=["n=1/x"], resume=False, reporter=_quiet_but_for_lines())
+    assert told.written == [] and "stays until all of its pieces are finished" in _lines
+    assert read_result(path) == whole
+
+
 def test_a_record_of_some_pieces_has_those_that_others_finished_meanwhile(folder: Path) -> None:
     counter, other = Counter(), Counter()
     plain = counter.run
