@@ -16,6 +16,7 @@ way for all methods: implicit encoders have no bound of their own.
 import math
 import statistics
 from collections.abc import Mapping, Sequence
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from arcsm.experiments.experiment import Claim, Experiment, Piece, Place, Raw, Settings, Verdict
@@ -41,6 +42,7 @@ from arcsm.experiments.vae_budgets import (
 )
 from arcsm.experiments.vae_parts import (
     Pictures,
+    alone_with,
     draw_pictures,
     draw_samples,
     make_stack,
@@ -105,12 +107,17 @@ def run(settings: Settings, piece: Piece, place: Place) -> Raw:
     The state of the training is kept in the cache of the user until all is done, so that a piece
     that was interrupted goes on, be it in its training or after that; a fresh one discards it.
     """
+    folder = state_folder(piece, place.device)
+    with alone_with(folder, piece):
+        return _run(settings, piece, place, folder)
+
+
+def _run(settings: Settings, piece: Piece, place: Place, folder: Path) -> Raw:
     data, latent, method = (piece.labels[key] for key in ("data", "latent", "method"))
     pictures = Pictures(settings, data)
     forget_former_work(place.device)
     # Before an hour of training: the network of FID may not be there.
     features = None if pictures.binary else load_features(settings, place.device)
-    folder = state_folder(piece, place.device)
     if place.fresh and folder.exists():
         discard_directory(folder)
     seeds = piece.labels["seeds"]

@@ -5,7 +5,8 @@ import json
 import math
 import statistics
 import warnings
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -13,6 +14,7 @@ from typing import Any
 
 import numpy as np
 import torch
+from filelock import FileLock, Timeout
 from torch import Tensor
 
 from arcsm.data.images import Images
@@ -331,3 +333,21 @@ def state_folder(piece: Piece, device: str) -> Path:
     text = json.dumps(about, sort_keys=True)
     digest = hashlib.sha256(text.encode()).hexdigest()[:16]
     return user_cache() / "arcsm" / "vae" / digest
+
+
+@contextmanager
+def alone_with(folder: Path, piece: Piece) -> Iterator[None]:
+    """Keep other processes from the state of a piece; refuse where one is at work with it."""
+    folder.parent.mkdir(parents=True, exist_ok=True)
+    lock = FileLock(folder.with_name(f".{folder.name}.lock"), timeout=0)
+    try:
+        lock.acquire()
+    except Timeout as error:
+        raise InputError(
+            f"expected no other process at work on {piece.name}, got one, whose state would be"
+            " written over; wait until it is finished, or choose other pieces"
+        ) from error
+    try:
+        yield
+    finally:
+        lock.release()

@@ -1,5 +1,7 @@
 """The experiment on VAEs: every method in small, resumed pieces, and what is made of numbers."""
 
+import subprocess
+import sys
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
@@ -82,7 +84,7 @@ def test_every_method_in_small(tmp_path: Path) -> None:
         assert 0 < found[AIS, "mnist", method] < 60
         assert found["−log p, bound by IWAE", "mnist", method] > 0
         assert method == CONTROL or found[FID, "celeba", method] > 0
-    assert not list((tmp_path / "cache" / "arcsm" / "vae").glob("*"))
+    assert not list((tmp_path / "cache" / "arcsm" / "vae").glob("[!.]*"))
     assert len(list((tmp_path / "results").glob("vae-smoke/*.png"))) == 8
 
 
@@ -184,7 +186,7 @@ def test_an_interrupted_piece_goes_on(cache: Path, monkeypatch: pytest.MonkeyPat
     assert again["curve"]["loss"] == whole["curve"]["loss"]
     assert again["curve"]["iwae"] == whole["curve"]["iwae"]
     assert again["runs"][1]["ais"] == whole["runs"][1]["ais"]
-    assert not list(cache.glob("arcsm/vae/*"))
+    assert not list(cache.glob("arcsm/vae/[!.]*"))
 
 
 @pytest.mark.parametrize(
@@ -213,7 +215,35 @@ def test_a_piece_interrupted_after_its_training_is_not_trained_again(
     assert steps == expected
     assert again["runs"] == whole["runs"]
     assert again["curve"]["iwae"] == whole["curve"]["iwae"] and all(again["curve"]["iwae"])
-    assert not list(cache.glob("arcsm/vae/*"))
+    assert not list(cache.glob("arcsm/vae/[!.]*"))
+
+
+def test_two_processes_do_not_run_one_piece_at_once(cache: Path, steps: list[int]) -> None:
+    folder = state_folder(piece_of(small(), "mnist.2.elbo"), "cpu")
+    # As another process does it: a file lock is that of one handle.
+    script = (
+        "import sys; from pathlib import Path; from types import SimpleNamespace\n"
+        "from arcsm.experiments.vae_parts import alone_with\n"
+        "with alone_with(Path(sys.argv[1]), SimpleNamespace(name='x')):\n"
+        "    print('mine', flush=True); sys.stdin.read()\n"
+    )
+    command = [sys.executable, "-c", script, str(folder)]
+    with subprocess.Popen(
+        command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+    ) as other:
+        assert other.stdout is not None and other.stdout.readline() == "mine\n"
+        with pytest.raises(InputError, match=r"at work on mnist\.2\.elbo, got one"):
+            run_piece(small(), "mnist.2.elbo")
+        assert not steps
+        other.communicate()
+    assert run_piece(small(), "mnist.2.elbo")["runs"] and steps
+    # One that was killed is none.
+    with subprocess.Popen(
+        command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+    ) as other:
+        assert other.stdout is not None and other.stdout.readline() == "mine\n"
+        other.kill()
+    assert run_piece(small(), "mnist.2.elbo")["runs"]
 
 
 def test_a_fresh_piece_discards_what_was_interrupted(
@@ -228,7 +258,7 @@ def test_a_fresh_piece_discards_what_was_interrupted(
     steps.clear()
     run_piece(settings, "mnist.2.csm", fresh=True)
     assert steps == expected and expected[0] == 0
-    assert not list(cache.glob("arcsm/vae/*"))
+    assert not list(cache.glob("arcsm/vae/[!.]*"))
 
 
 def test_a_state_of_older_code_or_another_device_is_another(
