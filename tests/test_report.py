@@ -250,7 +250,7 @@ def test_a_run_that_is_not_finished_says_what_is_left(tmp_path: Path) -> None:
     assert "experiments were run, 1 of them in part" in page.text["top"]
 
 
-def test_of_two_runs_the_one_with_more_of_the_papers_numbers_is_shown(tmp_path: Path) -> None:
+def test_a_run_with_few_of_the_papers_numbers_gives_way_to_one_with_many(tmp_path: Path) -> None:
     for budget in ("paper", "gpu", "cpu"):
         write_run(tmp_path, "first", budget)
     run = read_folder(tmp_path).experiments[1][1]
@@ -258,7 +258,11 @@ def test_of_two_runs_the_one_with_more_of_the_papers_numbers_is_shown(tmp_path: 
     assert [other.budget for other in run.others] == ["gpu", "cpu"]
     path = tmp_path / "first-paper.json"
     record = json.loads(path.read_text())
-    write_json(path, {**record, "metrics": [{**record["metrics"][0], "name": "bound"}]})
+    write_json(path, {**record, "metrics": record["metrics"][:1]})  # one of two
+    leave_pieces(path, 1, ["d"])
+    run = read_folder(tmp_path).experiments[1][1]
+    assert run is not None and run.budget == "paper" and run.left == ["d"]
+    write_json(path, {**record, "metrics": [{**record["metrics"][0], "name": "bound"}]})  # none
     leave_pieces(path, 1, ["d"])
     run = read_folder(tmp_path).experiments[1][1]
     assert run is not None and run.budget == "gpu"

@@ -304,10 +304,11 @@ def verdicts(settings: Settings, metrics: Sequence[Metric]) -> Sequence[Verdict]
         if "csm" not in found:
             continue
         own, unit = found["csm"], " nats" if data == "mnist" else ""
+        steps = settings["training"][data]["steps"]
         control = found.pop(CONTROL, None)
         values = {method: one.value or 0.0 for method, one in found.items()}
         if data == "mnist" and paper is not None:
-            steps, images = settings["training"][data]["steps"], own.labels["images"]
+            images = own.labels["images"]
             text = (
                 f"{title}: CSM has {values['csm']:.2f} nats on the first {images:,} test images"
                 f" after {steps:,} steps, the paper {paper['csm']:.2f}"
@@ -323,7 +324,10 @@ def verdicts(settings: Settings, metrics: Sequence[Metric]) -> Sequence[Verdict]
         best = min(values, key=lambda method: values[method])
         behind = values["csm"] - values[best]
         listed = ", ".join(f"{METHODS[method]} {value:.2f}" for method, value in values.items())
-        text = f"{title}: {METHODS[best]} is best ({listed}{unit})"
+        how = ""
+        if data != "mnist":
+            how = f" by the FID of {own.labels['samples']:,} samples after {steps:,} steps"
+        text = f"{title}: {METHODS[best]} is best{how} ({listed}{unit})"
         error = math.hypot(_standard_error(own), _standard_error(found[best]))
         fewest, most = (of(one.n for one in found.values()) for of in (min, max))
         if best != "csm":
