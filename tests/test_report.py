@@ -250,19 +250,26 @@ def test_a_run_that_is_not_finished_says_what_is_left(tmp_path: Path) -> None:
     assert "experiments were run, 1 of them in part" in page.text["top"]
 
 
-def test_a_run_with_few_of_the_papers_numbers_gives_way_to_one_with_many(tmp_path: Path) -> None:
+def test_a_run_with_few_of_the_papers_numbers_gives_way_to_one_with_many(
+    tmp_path: Path, registry: dict[str, Experiment]
+) -> None:
+    methods = ("csm", "ssm", "dsm", "sm", "nll")
+    claims = [Claim(m, "Table 2", "nll", labels={"method": m}) for m in methods]
+    registry["first"] = experiment("first", claims=claims)
     for budget in ("paper", "gpu", "cpu"):
-        write_run(tmp_path, "first", budget)
+        record = write_run(tmp_path, "first", budget)
+        every = [{**record["metrics"][0], "labels": {"method": m}} for m in methods]
+        write_json(tmp_path / f"first-{budget}.json", {**record, "metrics": every})
     run = read_folder(tmp_path).experiments[1][1]
     assert run is not None and run.budget == "paper"
     assert [other.budget for other in run.others] == ["gpu", "cpu"]
     path = tmp_path / "first-paper.json"
     record = json.loads(path.read_text())
-    write_json(path, {**record, "metrics": record["metrics"][:1]})  # one of two
+    write_json(path, {**record, "metrics": record["metrics"][:2]})  # two of five
     leave_pieces(path, 1, ["d"])
     run = read_folder(tmp_path).experiments[1][1]
     assert run is not None and run.budget == "paper" and run.left == ["d"]
-    write_json(path, {**record, "metrics": [{**record["metrics"][0], "name": "bound"}]})  # none
+    write_json(path, {**record, "metrics": record["metrics"][:1]})  # one of five
     leave_pieces(path, 1, ["d"])
     run = read_folder(tmp_path).experiments[1][1]
     assert run is not None and run.budget == "gpu"

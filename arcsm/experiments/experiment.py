@@ -25,6 +25,10 @@ def _keep_silent(text: str) -> None:
     """Say nothing."""
 
 
+def _accept(settings: Settings, pieces: "Sequence[Piece]") -> None:
+    """Refuse nothing."""
+
+
 @dataclass(frozen=True)
 class Claim:
     """What the paper says, in a sentence of ours, where it says so, and the number if it has one.
@@ -84,9 +88,10 @@ class Experiment:
     """An experiment of the paper, or beyond it.
 
     `budgets` has the settings of each budget: sizes, steps, seeds (under "seeds"); a budget that
-    an experiment does not have is left out. `needs` names data sets that have to be there. Pieces
-    of an experiment that `measures_time` are never run side by side. Where `tells_of_some` is true,
-    `metrics` and `figures` may be given some of the pieces, and tell what there is of them.
+    an experiment does not have is left out. `check` refuses what pieces would refuse after hours,
+    data that are not there for instance, before the first of them is run. Pieces of an experiment
+    that `measures_time` are never run side by side. Where `tells_of_some` is true, `metrics` and
+    `figures` may be given some of the pieces, and tell what there is of them.
     """
 
     name: str
@@ -99,6 +104,6 @@ class Experiment:
     metrics: Callable[[Settings, Mapping[str, Raw]], Sequence[Metric]]
     figures: Callable[[Settings, Mapping[str, Raw]], Mapping[str, "Figure"]]
     verdicts: Callable[[Settings, Sequence[Metric]], Sequence[Verdict]]
-    needs: Sequence[str] = ()
+    check: Callable[[Settings, Sequence[Piece]], None] = _accept
     measures_time: bool = False
     tells_of_some: bool = False

@@ -325,5 +325,4 @@ EXPERIMENT = Experiment(
     metrics=metrics,
     figures=figures,
     verdicts=verdicts,
-    needs=("mnist", "cifar10"),
 )

@@ -407,5 +407,4 @@ EXPERIMENT = Experiment(
     metrics=metrics,
     figures=figures,
     verdicts=verdicts,
-    needs=("mnist", "cifar10", "celeba"),
 )

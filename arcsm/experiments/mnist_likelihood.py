@@ -382,5 +382,4 @@ EXPERIMENT = Experiment(
     metrics=metrics,
     figures=figures,
     verdicts=verdicts,
-    needs=("mnist",),
 )

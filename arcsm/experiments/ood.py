@@ -395,5 +395,4 @@ EXPERIMENT = Experiment(
     figures=figures,
     verdicts=verdicts,
     measures_time=True,
-    needs=("cifar10", "mnist", "svhn", "celeba"),
 )

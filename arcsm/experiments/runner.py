@@ -83,10 +83,17 @@ def run_experiment(
         device = choose_device(device, budget)
         if not all(piece.anywhere for piece in wanted):
             _check_devices(store, finished, device)
+        experiment.check(store.settings, wanted)
         if not resume:
             store.begin_anew(finished)
         run_pieces = _run_pieces if jobs == 1 else functools.partial(_run_side_by_side, jobs)
-        run_pieces(store, wanted, finished, device, max_seconds, reporter, not resume)
+        before = len(finished)
+        try:
+            run_pieces(store, wanted, finished, device, max_seconds, reporter, not resume)
+        except InputError:  # of one piece; what others have found out is told all the same
+            if len(finished) > before and experiment.tells_of_some:
+                _write(store, store.load(strict=False))
+            raise
         finished = store.load()  # others may have been at work in the same folder
     left = [piece.name for piece in store.pieces if piece.name not in finished]
     if not left:
@@ -99,8 +106,8 @@ def run_experiment(
             f"What is finished is told in {str(store.record)!r}, with pictures in"
             f" {str(store.directory)!r}."
             if written
-            else f"The record {str(store.record)!r} is of a whole run, and stays until all of its"
-            " pieces are finished."
+            else f"The record {str(store.record)!r} is of a whole run with pieces other than those"
+            " that are finished, and stays until these, or all of today's, are."
         )
     for sentence in said:
         reporter.console.print(sentence, markup=False, soft_wrap=True)  # so that it can be copied
@@ -158,6 +165,9 @@ def _run_pieces(
                 expected_end = time.monotonic() - began + longest
                 if index and max_seconds is not None and expected_end > max_seconds:
                     break
+                if (there := store.finished_by_others(piece)) is not None:
+                    finished[piece.name] = there
+                    continue
                 state = f"{index + 1}/{len(wanted)} {piece.name}"
 
                 told: list[str] = []
@@ -201,6 +211,7 @@ def _run_side_by_side(
     longest = max((piece["seconds"] for piece in finished.values()), default=0.0)
     waiting, done = list(wanted), 0
     running: dict[Future[tuple[Raw, float]], Piece] = {}
+    refusal: InputError | None = None
     # Not forked: what torch has begun in this process would be there by halves.
     context = multiprocessing.get_context("spawn")
     with (
@@ -215,12 +226,20 @@ def _run_side_by_side(
                         waiting.clear()
                         break
                     piece = waiting.pop(0)
+                    if (there := store.finished_by_others(piece)) is not None:
+                        finished[piece.name] = there
+                        continue
                     about = (store.experiment.name, store.budget, piece.name, device, jobs, fresh)
                     running[pool.submit(_run_elsewhere, *about)] = piece
                 ready, _ = wait(running, return_when=FIRST_COMPLETED)
                 for future in ready:
                     piece = running.pop(future)
-                    raw, seconds = future.result()
+                    try:
+                        raw, seconds = future.result()
+                    except InputError as error:  # no other is begun; those under way are let end
+                        refusal = refusal or error
+                        waiting.clear()
+                        continue
                     finished[piece.name] = store.add(
                         piece, raw, seconds=seconds, device=device, commit=commit
                     )
@@ -235,6 +254,8 @@ def _run_side_by_side(
                 discarded = store.discard()
                 raise _interruption(store, finished, fresh, discarded=discarded) from error
             raise
+    if refusal is not None:
+        raise refusal
 
 
 def _run_elsewhere(

@@ -59,11 +59,12 @@ class Store:
         """Return the finished pieces by name, in the order of the run.
 
         Those of other settings and damaged ones are refused, or, if not `strict`, left out. Those
-        that the run no longer has are let alone.
+        that the run no longer has are let alone. Curves are read last: others may be making them of
+        the pieces, which go when they are there.
         """
         found: dict[str, dict[str, Any]] = {}
         stale: set[str] = set()
-        for path in (self.curves, *sorted(self._files.glob("*.json"))):
+        for path in (*sorted(self._files.glob("*.json")), self.curves):
             try:
                 pieces = self._pieces_in(path)
             except InputError:
@@ -73,7 +74,7 @@ class Store:
             for piece in pieces:
                 name, digest = piece["name"], self._digests.get(piece["name"])
                 if piece["digest"] == digest:
-                    found[name] = piece
+                    found.setdefault(name, piece)
                 elif digest is not None:
                     stale.add(name)
         if strict and (stale := stale - found.keys()):
@@ -137,28 +138,46 @@ class Store:
     def record_stays(self, finished: Mapping[str, Mapping[str, Any]]) -> bool:
         """Say whether there is the record of a whole run, and not all of its pieces are finished.
 
-        It may be of other settings. Which pieces it has is known as long as its curves are there.
+        It may be of other settings; where today's experiment cannot tell the pieces of these, the
+        record stays.
         """
-        if not self.record.exists():
+        settings = self._recorded_settings()
+        if settings is None or "left" in settings:
             return False
         try:
-            if "left" in read_result(self.record)["settings"]:
-                return False
+            told = {piece.name for piece in self.experiment.pieces(settings["experiment"])}
+        except (LookupError, TypeError, ValueError, AttributeError):
+            return True
+        return not told <= finished.keys()
+
+    def _recorded_settings(self) -> Mapping[str, Any] | None:
+        """Return what the record says of its run, if there is one."""
+        if not self.record.exists():
+            return None
+        try:
+            settings = read_result(self.record)["settings"]
         except InputError as error:
             raise InputError(f"{error}; or move it out of the folder") from error
+        assert isinstance(settings, dict)
+        return settings
+
+    def finished_by_others(self, piece: Piece) -> dict[str, Any] | None:
+        """Return a piece that was to be run, if by now another process has finished it."""
+        path = self._path(piece.name)
+        if _stamp(path) == self._given_up.get(path, ()):  # as it was, or not there
+            return None
         try:
-            told = {piece["name"] for piece in self._pieces_in(self.curves)}
+            found = self._pieces_in(path)
         except InputError:
-            return True
-        return not told or not told <= finished.keys()
+            return None
+        return next((one for one in found if one["digest"] == self._digests[piece.name]), None)
 
     def state(self) -> str | None:
         """Return in few words what there is of a run, or None."""
-        if self._files.is_dir():
+        recorded = self._recorded_settings()
+        if self._files.is_dir() or (recorded is not None and "left" in recorded):
             return f"{len(self.load(strict=False))} of {len(self.pieces)} pieces"
-        if self.record.exists():
-            return f"run {read_result(self.record)['date'][:10]}"
-        return None
+        return None if recorded is None else f"run {read_result(self.record)['date'][:10]}"
 
     def begin_anew(self, kept: Mapping[str, Mapping[str, Any]]) -> None:
         """Give up the pieces that are there, but for some.

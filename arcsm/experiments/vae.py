@@ -2,8 +2,8 @@
 
 All methods have the same decoder, steps and hardware. ELBO has a normal encoder; Stein, Spectral
 and SSM a free implicit one; SSM-AR and CSM one of the form z_d = h_d(ε_d, z_<d, x), which their
-conditional scores need. As that is a difference of encoders, too, SSM is also given the encoder of
-CSM: a control, which stands beside the paper's methods.
+conditional scores need. As that is a difference of encoders, too, SSM is on MNIST also given the
+encoder of CSM: a control, which stands beside the paper's methods.
 
 The runs of a method on MNIST, one for each seed, are trained side by side; they are judged by
 log p(x), estimated by AIS on test images and bounded by IWAE. On CelebA each run is a piece of its
@@ -43,11 +43,13 @@ from arcsm.experiments.vae_budgets import (
 from arcsm.experiments.vae_parts import (
     Pictures,
     alone_with,
+    check_pieces,
     draw_pictures,
     draw_samples,
     make_stack,
     measure_likelihood,
     seeds_together,
+    settings_of,
     state_folder,
     title_of,
     train_stack,
@@ -73,8 +75,8 @@ _IMAGES = 2000
 _SHOWN_FROM = 0.1
 # Methods beside one another in a picture.
 _ACROSS = 3
-# Settings that no piece depends on but in its own part, by their labels or by their sets.
-_OF_PIECES = ("tables", "methods", "controls", "seeds", "celeba_seeds", "sources", "training")
+# Settings that no piece depends on but in its own part, by their labels.
+_OF_PIECES = ("tables", "methods", "controls", "seeds", "celeba_seeds")
 _OF_NONE = ("save_seconds", "timed_steps")
 _OF_OTHERS = {"mnist": ("width", *OF_SAMPLES), "celeba": OF_LIKELIHOODS}
 
@@ -87,9 +89,7 @@ def pieces(settings: Settings) -> Sequence[Piece]:
     found = []
     for table in settings["tables"]:
         data = table["data"]
-        left_out = {*_OF_PIECES, *_OF_NONE, *_OF_OTHERS[data]}
-        common = {key: value for key, value in settings.items() if key not in left_out}
-        common |= {key: settings[key][data] for key in ("sources", "training")}
+        common = settings_of(settings, data, {*_OF_PIECES, *_OF_NONE, *_OF_OTHERS[data]})
         controls = [one["method"] for one in settings["controls"] if table.items() <= one.items()]
         for seeds in seeds_together(settings, data):
             for method in (*settings["methods"], *controls):
@@ -390,6 +390,6 @@ EXPERIMENT = Experiment(
     metrics=metrics,
     figures=figures,
     verdicts=verdicts,
-    needs=("mnist", "celeba"),
+    check=check_pieces,
     tells_of_some=True,
 )

@@ -50,7 +50,7 @@ OF_SAMPLES = (
 
 
 def _controls(*latents: int) -> list[dict[str, Any]]:
-    """Return what is run beside the methods on MNIST, for each size of latents."""
+    """Return what is run beside the methods on MNIST, for each of these sizes of latents."""
     return [{"data": "mnist", "latent": latent, "method": CONTROL} for latent in latents]
 
 
@@ -155,7 +155,8 @@ BUDGETS: dict[str, Settings] = {
     "cpu": {
         **_COMMON,
         # On MNIST the steps of the paper, of half its batch and with few particles; on CelebA a
-        # tenth of them, of small batches and by narrow networks. Two cores take five hours for all.
+        # tenth of them, of small batches and by narrow networks. Two pieces at a time, all of them
+        # take five hours.
         "controls": _controls(8),
         "width": 16,
         "training": {
@@ -165,7 +166,7 @@ BUDGETS: dict[str, Settings] = {
                 "score_learning_rate": _SLOWER_SCORES,
                 "evaluate_every": 5000,
             },
-            # So few steps want the larger rate, by the bound of ELBO after some hundreds.
+            # The rate of MNIST: with that of _CELEBA networks would be far from trained.
             "celeba": {
                 **_CELEBA,
                 "steps": 10_000,

@@ -5,7 +5,7 @@ import json
 import math
 import statistics
 import warnings
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 from functools import partial
@@ -21,7 +21,7 @@ from arcsm.data.images import Images
 from arcsm.data.images.places import user_cache
 from arcsm.errors import InputError
 from arcsm.experiments.experiment import Piece, Settings
-from arcsm.experiments.image_parts import DATA, load_data, to_png
+from arcsm.experiments.image_parts import DATA, load_data, load_features, to_png
 from arcsm.experiments.vae_budgets import CONTROL
 from arcsm.files import write_json
 from arcsm.plots.pictures import picture_grid
@@ -110,6 +110,19 @@ class Pictures:
 def title_of(data: str, latent: int) -> str:
     """Return the name of a table for readers."""
     return f"{DATA[data]}, {latent} latents"
+
+
+def settings_of(settings: Settings, data: str, left_out: Collection[str]) -> dict[str, Any]:
+    """Return what is said of one of the sets, and of all of them, but for some."""
+    common = {key: value for key, value in settings.items() if key not in left_out}
+    return common | {key: settings[key][data] for key in ("sources", "training")}
+
+
+def check_pieces(settings: Settings, pieces: Sequence[Piece]) -> None:
+    """Refuse pieces whose images, or the network of FID for them, are not there."""
+    for data in dict.fromkeys(piece.labels["data"] for piece in pieces):
+        if not Pictures(settings, data).binary:
+            load_features(settings, "cpu")
 
 
 def seeds_together(settings: Settings, data: str) -> Sequence[Sequence[int]]:
@@ -344,8 +357,9 @@ def alone_with(folder: Path, piece: Piece) -> Iterator[None]:
         lock.acquire()
     except Timeout as error:
         raise InputError(
-            f"expected no other process at work on {piece.name}, got one, whose state would be"
-            " written over; wait until it is finished, or choose other pieces"
+            f"expected no other process at work on {piece.name}, got one that holds"
+            f" {lock.lock_file!r}: its state would be written over; wait until it is finished, or"
+            " choose other pieces"
         ) from error
     try:
         yield

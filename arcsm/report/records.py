@@ -18,7 +18,7 @@ from arcsm.results import Metric, read_result
 # The best first. Smoke shows that the code runs, and is no result.
 SHOWN_BUDGETS = ("paper", "gpu", "cpu")
 # A run of some pieces may have few of the paper's numbers. With less than this share of those that
-# another has it is not shown first: what is small, but whole, says more then.
+# another has it is not shown first: a smaller budget with more of them says more then.
 _ENOUGH = 1 / 3
 
 

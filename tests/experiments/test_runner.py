@@ -4,7 +4,7 @@ import dataclasses
 import importlib
 import json
 import pkgutil
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
@@ -17,6 +17,7 @@ from arcsm.errors import InputError
 from arcsm.experiments import NAMES, Store, command_of, get_experiment, run_experiment, runner
 from arcsm.experiments.experiment import BUDGETS, Experiment, Piece, Place, Raw, Settings, Verdict
 from arcsm.experiments.runner import Outcome, choose_device
+from arcsm.files import write_json
 from arcsm.progress import Reporter
 from arcsm.results import Metric, read_result
 
@@ -336,7 +337,7 @@ def test_some_pieces_have_a_record_that_names_the_others(folder: Path) -> None:
     # What is begun anew takes nothing away from what is whole, until it is whole itself.
     drawn, reporter = figure.read_bytes(), _quiet_but_for_lines()
     told = go(counter, folder, max_seconds=1e-9, resume=False, reporter=reporter)
-    assert told == ([], ["n=2/x", "n=3/x"]) and "is of a whole run, and stays" in _lines
+    assert told == ([], ["n=2/x", "n=3/x"]) and "and stays until these, or all" in _lines
     assert read_result(path) == whole and figure.read_bytes() == drawn
     assert not go(counter, folder).left and read_result(path)["date"] >= whole["date"]
 
@@ -366,12 +367,116 @@ def test_a_longer_run_is_told_of_before_it_is_whole(folder: Path) -> None:
     fewer = {"smoke": {"numbers": (2, 3, 4, 6), "seeds": [0]}}
     counter.experiment = dataclasses.replace(short, budgets=fewer)
     whole = read_result(path)
-    assert go(counter, folder, only=["n=2/x"]).written == [] and read_result(path) == whole
-    curves.write_text("{")  # nor where it cannot be known which it has
-    counter.experiment = dataclasses.replace(short, budgets=numbers)
-    told = go(counter, folder, only=["n=1/x"], resume=False, reporter=_quiet_but_for_lines())
-    assert told.written == [] and "stays until all of its pieces are finished" in _lines
-    assert read_result(path) == whole
+    told = go(counter, folder, only=["n=2/x"], reporter=_quiet_but_for_lines())
+    assert told.written == [] and read_result(path) == whole
+    assert "stays until these, or all of today's, are" in _lines
+    # What is begun anew takes the curves away, but not what the record has.
+    longer = {"smoke": {"numbers": (1, 2, 3, 4, 5, 6), "seeds": [0]}}
+    counter.experiment = dataclasses.replace(short, budgets=longer)
+    assert go(counter, folder, only=["n=6/x"], resume=False).left == []
+    counter.experiment = dataclasses.replace(
+        short, budgets={"smoke": {"numbers": (1, 2, 3, 4, 5, 6, 7)}}
+    )
+    assert go(counter, folder, only=["n=5/x"], resume=False).left == ["n=7/x"]
+    assert not curves.exists() and read_result(path)["settings"]["left"] == ["n=7/x"]
+
+
+def test_a_record_whose_pieces_cannot_be_told_stays(folder: Path) -> None:
+    counter = Counter()
+    counter.experiment = dataclasses.replace(counter.experiment, tells_of_some=True)
+    go(counter, folder)
+    record = read_result(folder / "counting-smoke.json")
+    store = Store(folder, counter.experiment, "smoke")
+    finished = store.load()
+    assert not store.record_stays(finished)
+    assert store.record_stays({name: finished[name] for name in list(finished)[:2]})
+    record["settings"]["experiment"] = {"squares_of": [1, 2]}  # as an older release had it
+    write_json(store.record, record)
+    assert store.record_stays(finished)
+
+
+def test_pieces_that_become_curves_while_they_are_read_are_not_missed(
+    folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    counter = Counter()
+    go(counter, folder, only=["n=1/x", "n=2/x"])
+    store, other = (Store(folder, counter.experiment, "smoke") for _ in range(2))
+    read, finished = store._pieces_in, store.load()
+
+    def read_and_fold(path: Path) -> list[dict[str, Any]]:
+        found = read(path)
+        other.fold(finished)
+        return found
+
+    monkeypatch.setattr(store, "_pieces_in", read_and_fold)
+    assert store.load() == finished and not list(folder.glob("*/pieces/*"))
+
+
+def test_the_list_tells_a_run_in_part_from_a_whole_one(folder: Path) -> None:
+    counter = Counter()
+    store = Store(folder, counter.experiment, "smoke")
+    assert store.state() is None
+    go(counter, folder, only=["n=1/x"])
+    assert store.state() == "1 of 3 pieces"
+    go(counter, folder)
+    told = store.state()
+    assert told is not None and told.startswith("run 2")
+    # A record of some pieces whose raw data are all among the curves.
+    record = read_result(store.record)
+    write_json(store.record, {**record, "settings": {**record["settings"], "left": ["n=4/x"]}})
+    assert store.state() == "3 of 3 pieces"
+
+
+def test_what_another_process_has_finished_meanwhile_is_not_run_again(folder: Path) -> None:
+    counter, other = Counter(), Counter()
+    run = counter.experiment.run
+
+    def run_beside(settings: Settings, piece: Piece, place: Place) -> Raw:
+        if piece.labels["n"] == 1:
+            go(other, folder, only=["n=3/x"])
+        return run(settings, piece, place)
+
+    counter.experiment = dataclasses.replace(counter.experiment, run=run_beside)
+    assert not go(counter, folder).left
+    assert counter.asked == [1, 2] and other.asked == [3]
+    # What is there before is run anew if that was asked for.
+    counter.asked.clear()
+    counter.experiment = dataclasses.replace(counter.experiment, run=run)
+    assert go(counter, folder, only=["n=1/x"], resume=False).written
+    assert go(counter, folder, only=["n=3/x"], resume=False).written
+    assert counter.asked == [1, 3]
+
+
+def test_a_piece_that_is_refused_leaves_a_record_of_the_others(folder: Path) -> None:
+    counter = Counter()
+    plain = counter.experiment.run
+
+    def run(settings: Settings, piece: Piece, place: Place) -> Raw:
+        if piece.labels["n"] == 3:
+            raise InputError("expected a table, got none; fetch it")
+        return plain(settings, piece, place)
+
+    counter.experiment = dataclasses.replace(counter.experiment, run=run, tells_of_some=True)
+    with pytest.raises(InputError, match="expected a table"):
+        go(counter, folder)
+    record = read_result(folder / "counting-smoke.json")
+    assert record["settings"]["left"] == ["n=3/x"] and len(record["metrics"]) == 2
+
+
+def test_what_pieces_lack_is_refused_before_the_first(folder: Path) -> None:
+    counter = Counter()
+    asked: list[list[str]] = []
+
+    def check(settings: Settings, pieces: Sequence[Piece]) -> None:
+        asked.append([piece.name for piece in pieces])
+        if len(pieces) == 2:
+            raise InputError("expected a table, got none; fetch it")
+
+    counter.experiment = dataclasses.replace(counter.experiment, check=check)
+    assert go(counter, folder, only=["n=2/x"]).left and counter.asked == [2]
+    with pytest.raises(InputError, match="expected a table"):
+        go(counter, folder)
+    assert asked == [["n=2/x"], ["n=1/x", "n=3/x"]] and counter.asked == [2]
 
 
 def test_a_record_of_some_pieces_has_those_that_others_finished_meanwhile(folder: Path) -> None:

@@ -27,7 +27,13 @@ from arcsm.experiments.vae import (
     verdicts,
 )
 from arcsm.experiments.vae_budgets import BUDGETS, CONTROL, METHODS, NAMES
-from arcsm.experiments.vae_parts import Pictures, make_parts, make_stack, state_folder
+from arcsm.experiments.vae_parts import (
+    Pictures,
+    alone_with,
+    make_parts,
+    make_stack,
+    state_folder,
+)
 from arcsm.results import Metric, read_result
 from arcsm.vae import FreeEncoder, GaussianEncoder, ImplicitEncoder, VAEStack
 
@@ -51,6 +57,11 @@ def piece_of(settings: Any, name: str) -> Piece:
 
 def run_piece(settings: Any, name: str, *, fresh: bool = False) -> Any:
     return run(settings, piece_of(settings, name), Place("cpu", lambda share: None, fresh=fresh))
+
+
+def states_in(cache: Path) -> list[Path]:
+    """Return what of states is there, whole or in part, but for their locks."""
+    return [path for path in cache.glob("arcsm/vae/*") if path.suffix != ".lock"]
 
 
 def interrupt(*arguments: Any, **options: Any) -> Any:
@@ -84,7 +95,7 @@ def test_every_method_in_small(tmp_path: Path) -> None:
         assert 0 < found[AIS, "mnist", method] < 60
         assert found["−log p, bound by IWAE", "mnist", method] > 0
         assert method == CONTROL or found[FID, "celeba", method] > 0
-    assert not list((tmp_path / "cache" / "arcsm" / "vae").glob("[!.]*"))
+    assert not states_in(tmp_path / "cache")
     assert len(list((tmp_path / "results").glob("vae-smoke/*.png"))) == 8
 
 
@@ -186,7 +197,7 @@ def test_an_interrupted_piece_goes_on(cache: Path, monkeypatch: pytest.MonkeyPat
     assert again["curve"]["loss"] == whole["curve"]["loss"]
     assert again["curve"]["iwae"] == whole["curve"]["iwae"]
     assert again["runs"][1]["ais"] == whole["runs"][1]["ais"]
-    assert not list(cache.glob("arcsm/vae/[!.]*"))
+    assert not states_in(cache)
 
 
 @pytest.mark.parametrize(
@@ -215,7 +226,7 @@ def test_a_piece_interrupted_after_its_training_is_not_trained_again(
     assert steps == expected
     assert again["runs"] == whole["runs"]
     assert again["curve"]["iwae"] == whole["curve"]["iwae"] and all(again["curve"]["iwae"])
-    assert not list(cache.glob("arcsm/vae/[!.]*"))
+    assert not states_in(cache)
 
 
 def test_two_processes_do_not_run_one_piece_at_once(cache: Path, steps: list[int]) -> None:
@@ -246,6 +257,33 @@ def test_two_processes_do_not_run_one_piece_at_once(cache: Path, steps: list[int
     assert run_piece(small(), "mnist.2.elbo")["runs"]
 
 
+def test_of_pieces_side_by_side_one_that_is_refused_leaves_the_others(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    monkeypatch.setattr(vae_parts, "user_cache", lambda: tmp_path / "cache")
+    taken = next(piece for piece in pieces(SMOKE) if piece.name == "mnist.2.elbo")
+    options: dict[str, Any] = {"device": "cpu", "folder": tmp_path / "results", "jobs": 2}
+    with (
+        alone_with(state_folder(taken, "cpu"), taken),
+        pytest.raises(InputError, match=r"at work on mnist\.2\.elbo"),
+    ):
+        run_experiment(EXPERIMENT, "smoke", only=["mnist.2.elbo", "mnist.2.csm"], **options)
+    record = read_result(tmp_path / "results" / "vae-smoke.json")
+    assert {metric["labels"]["method"] for metric in record["metrics"]} == {"csm"}
+
+
+def test_images_and_weights_are_asked_for_before_the_first_piece(
+    steps: list[int], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("ARCSM_FID_WEIGHTS", str(tmp_path / "none"))
+    told = {**SMOKE, "features": {"network": "inception", "dims": 2048}}
+    experiment = replace(EXPERIMENT, budgets={"smoke": told})
+    with pytest.raises(InputError, match="ARCSM_FID_WEIGHTS is the path"):
+        run_experiment(experiment, "smoke", device="cpu", folder=tmp_path / "results")
+    assert not steps and not (tmp_path / "results").exists()
+
+
 def test_a_fresh_piece_discards_what_was_interrupted(
     cache: Path, steps: list[int], monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -258,7 +296,7 @@ def test_a_fresh_piece_discards_what_was_interrupted(
     steps.clear()
     run_piece(settings, "mnist.2.csm", fresh=True)
     assert steps == expected and expected[0] == 0
-    assert not list(cache.glob("arcsm/vae/[!.]*"))
+    assert not states_in(cache)
 
 
 def test_a_state_of_older_code_or_another_device_is_another(
@@ -478,6 +516,23 @@ def test_times_on_celeba_are_those_of_one_run() -> None:
     (piece,) = vae_times.pieces(settings)
     raw = vae_times.run(settings, piece, Place("cpu", lambda share: None))
     assert raw["seeds"] == 1 and len(settings["celeba_seeds"]) == 2
+
+
+def test_times_depend_on_nothing_that_is_said_of_another_set() -> None:
+    told = vae_times.EXPERIMENT.budgets["cpu"]
+
+    def depends(name: str, **changes: Any) -> Any:
+        found = {piece.name: piece.depends_on for piece in vae_times.pieces({**told, **changes})}
+        return found[name]
+
+    longer = {**told["training"], "celeba": {**told["training"]["celeba"], "batch": 7}}
+    for changes in ({"training": longer}, {"width": 8}):
+        assert depends("mnist.8", **changes) == depends("mnist.8")
+        assert depends("celeba.32", **changes) != depends("celeba.32")
+    assert depends("mnist.8", tables=told["tables"][:1], celeba_seeds=[7]) == depends("mnist.8")
+    assert depends("mnist.8") != depends("mnist.16")
+    for changes in ({"seeds": [0, 1]}, {"hidden": 17}, {"methods": ["csm"]}, {"particles": {}}):
+        assert depends("mnist.8", **changes) != depends("mnist.8")
 
 
 def test_times_become_verdicts() -> None:
