@@ -49,6 +49,7 @@ from arcsm.experiments.vae_parts import (
     make_stack,
     measure_likelihood,
     seeds_together,
+    settings_for,
     settings_of,
     state_folder,
     title_of,
@@ -84,7 +85,7 @@ _OF_OTHERS = {"mnist": ("width", *OF_SAMPLES), "celeba": OF_LIKELIHOODS}
 def pieces(settings: Settings) -> Sequence[Piece]:
     """Return a piece for each set, latent size and method, and for each seed of CelebA.
 
-    One depends on nothing that is said of another set.
+    One depends on nothing that is said of another set, or of another method.
     """
     found = []
     for table in settings["tables"]:
@@ -97,7 +98,8 @@ def pieces(settings: Settings) -> Sequence[Piece]:
                 name = f"{data}.{table['latent']}.{method}"
                 if data != "mnist":
                     name += f".{seeds[0]}"
-                found.append(Piece(name, labels, depends_on={**common, **labels}))
+                depends_on = {**settings_for(common, method), **labels}
+                found.append(Piece(name, labels, depends_on=depends_on))
     return found
 
 

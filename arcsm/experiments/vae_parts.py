@@ -118,6 +118,14 @@ def settings_of(settings: Settings, data: str, left_out: Collection[str]) -> dic
     return common | {key: settings[key][data] for key in ("sources", "training")}
 
 
+def settings_for(settings: Settings, method: str) -> dict[str, Any]:
+    """Return settings of one set with what is said of a method in the place of that of all."""
+    estimator, training = estimator_of(method), settings["training"]
+    own = {key: settings[key].get(estimator) for key in ("particles", "score_layers")}
+    rate = training["score_learning_rate"].get(estimator)
+    return {**settings, **own, "training": {**training, "score_learning_rate": rate}}
+
+
 def check_pieces(settings: Settings, pieces: Sequence[Piece]) -> None:
     """Refuse pieces whose images, or the network of FID for them, are not there."""
     for data in dict.fromkeys(piece.labels["data"] for piece in pieces):

@@ -143,6 +143,22 @@ def test_a_piece_depends_on_nothing_that_is_said_of_another_set() -> None:
     for changes in ({"seeds": [7]}, {"hidden": 17}, {"average": 0.5}, {"ais_images": 9}):
         assert depends("mnist.2.csm", **changes) != depends("mnist.2.csm")
     assert depends("mnist.2.csm") != depends("mnist.2.ssm")
+    # Nor on what is said of another method; the control takes the estimator of SSM.
+    rates = {**SMOKE["training"]["mnist"]["score_learning_rate"], "csm": 1e-5}
+    slower = {
+        **SMOKE["training"],
+        "mnist": {**SMOKE["training"]["mnist"], "score_learning_rate": rates},
+    }
+    for changes in (
+        {"particles": {**SMOKE["particles"], "csm": 9}},
+        {"score_layers": {**SMOKE["score_layers"], "csm": 9}},
+        {"training": slower},
+    ):
+        assert depends("mnist.2.csm", **changes) != depends("mnist.2.csm")
+        for other in ("elbo", "stein", "ssm", CONTROL):
+            assert depends(f"mnist.2.{other}", **changes) == depends(f"mnist.2.{other}")
+    more = {**SMOKE["particles"], "ssm": 9}
+    assert depends(f"mnist.2.{CONTROL}", particles=more) != depends(f"mnist.2.{CONTROL}")
     assert depends("celeba.3.csm.0") != depends("celeba.3.csm.1")
 
 
